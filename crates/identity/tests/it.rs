@@ -1,0 +1,1 @@
+//! The crate from outside: real sockets, real files, hostile input.

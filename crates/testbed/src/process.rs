@@ -1,0 +1,371 @@
+//! A supervised child: its own process group, its output in a log file, ended by its own id.
+//!
+//! Children die with us. Each is launched through `setpriv --pdeathsig`, which asks the kernel
+//! to kill it when its parent *thread* ends; so all are spawned by one thread that lives as
+//! long as the process, never by the thread of a test.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fmt,
+    fs::{self, OpenOptions},
+    future::Future,
+    io,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    pin::pin,
+    process::{self, Child, Command, ExitStatus, Stdio},
+    str::FromStr,
+    sync::{LazyLock, mpsc},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open},
+};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::{eventually::Outcome, folder::Folder};
+
+/// Runs the program only if the parent is still the one that launched it: had it died before
+/// the death signal was set, nobody would ever send that signal.
+const GUARD: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
+/// How often a child is looked at while it starts or ends.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Lines of the log that a failure shows.
+const TAIL: usize = 20;
+
+/// What to run: a program, its arguments and environment.
+#[derive(Clone, Debug)]
+pub struct Program {
+    path: OsString,
+    args: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    grace: Duration,
+}
+
+impl Program {
+    /// A program by path, or by name as `PATH` finds it.
+    pub fn new(path: impl AsRef<OsStr>) -> Self {
+        let path = path.as_ref().to_owned();
+        Self { path, args: Vec::new(), env: Vec::new(), grace: Duration::from_secs(3) }
+    }
+
+    /// Adds one argument.
+    #[must_use]
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.args.push(arg.as_ref().to_owned());
+        self
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args(mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        self.args.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
+        self
+    }
+
+    /// Sets an environment variable.
+    #[must_use]
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.env.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// How long it may take to end after SIGTERM before SIGKILL follows (3 s unless told).
+    #[must_use]
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    fn command(&self, log: &Path) -> io::Result<Command> {
+        let output = OpenOptions::new().create(true).append(true).open(log)?;
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--", "sh", "-c", GUARD]).arg(process::id().to_string());
+        command.arg(&self.path).args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        Ok(command)
+    }
+}
+
+/// A running child; dropping it ends it and waits for the end.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    program: Program,
+    log: PathBuf,
+    record: PathBuf,
+    child: Child,
+}
+
+impl Process {
+    /// Starts `program` under `name`, with `NAME.log` and `NAME.pid` in `folder`.
+    pub fn start(folder: &Folder, name: &str, program: Program) -> Result<Self> {
+        let log = folder.path().join(format!("{name}.log"));
+        let record = folder.path().join(format!("{name}.pid"));
+        let child = launch(name, &program, &log, &record)?;
+        Ok(Self { name: name.to_owned(), program, log, record, child })
+    }
+
+    /// Ends it if it runs, then starts the same program again, appending to the same log.
+    pub async fn restart(&mut self) -> Result<()> {
+        self.stop().await?;
+        self.child = launch(&self.name, &self.program, &self.log, &self.record)?;
+        Ok(())
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How it ended, or `None` while it runs.
+    pub fn exited(&mut self) -> Result<Option<ExitStatus>> {
+        self.child.try_wait().with_context(|| format!("look at {}", self.name))
+    }
+
+    /// Waits until `probe` gives `Ok`, `Some` or `true`.
+    ///
+    /// Fails as soon as the child ends, or at the deadline, with the last lines of its log.
+    pub async fn ready<O, F, Fut>(&mut self, deadline: Duration, mut probe: F) -> Result<O::Value>
+    where
+        O: Outcome,
+        F: FnMut() -> Fut,
+        Fut: Future<Output = O>,
+    {
+        let end = Instant::now() + deadline;
+        let mut last = "it did not answer".to_owned();
+        loop {
+            let mut look = pin!(probe());
+            // A look that hangs must not hide that the child has ended.
+            let outcome = loop {
+                if let Some(status) = self.exited()? {
+                    bail!("{} ended while starting ({status})\n{}", self.name, self.log_tail());
+                }
+                if Instant::now() >= end {
+                    bail!("{} was not ready after {deadline:?}: {last}\n{}", self.name, self.log_tail());
+                }
+                if let Ok(outcome) = timeout(PAUSE, look.as_mut()).await {
+                    break outcome;
+                }
+            };
+            match outcome.settle() {
+                Ok(value) => return Ok(value),
+                Err(seen) => last = seen,
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// The last lines of its log, under a line that names the file.
+    pub fn log_tail(&self) -> String {
+        let text = fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        let tail = &lines[lines.len().saturating_sub(TAIL)..];
+        format!("last lines of {}:\n{}", self.log.display(), tail.join("\n"))
+    }
+
+    /// Ends it: SIGTERM, and SIGKILL if it is still there after its grace.
+    pub async fn stop(&mut self) -> Result<()> {
+        let end = Instant::now() + self.program.grace;
+        self.ask_to_end();
+        while self.exited()?.is_none() {
+            if Instant::now() >= end {
+                return self.kill9();
+            }
+            sleep(PAUSE).await;
+        }
+        self.forget();
+        Ok(())
+    }
+
+    /// Ends it at once, as a crash would, and waits until it is gone.
+    pub fn kill9(&mut self) -> Result<()> {
+        if self.exited()?.is_none() {
+            self.signal_group(Signal::KILL);
+            self.child.wait().with_context(|| format!("wait for the end of {}", self.name))?;
+        }
+        self.forget();
+        Ok(())
+    }
+
+    /// Stops its clock: it keeps its connections and answers nothing.
+    pub fn pause(&self) -> Result<()> {
+        kill_process(self.group()?, Signal::STOP).with_context(|| format!("pause {}", self.name))
+    }
+
+    /// Lets it go on after [`Process::pause`].
+    pub fn resume(&self) -> Result<()> {
+        kill_process(self.group()?, Signal::CONT).with_context(|| format!("resume {}", self.name))
+    }
+
+    fn group(&self) -> Result<Pid> {
+        raw_pid(self.pid()).with_context(|| format!("{} has no process id", self.name))
+    }
+
+    /// Only while the child has not been waited for: until then its id cannot be reused.
+    fn signal_group(&self, signal: Signal) {
+        if let Ok(group) = self.group() {
+            let _ = kill_process_group(group, signal);
+        }
+    }
+
+    fn ask_to_end(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.signal_group(Signal::TERM);
+            // A paused process acts on SIGTERM only once it goes on.
+            self.signal_group(Signal::CONT);
+        }
+    }
+
+    fn forget(&self) {
+        let _ = fs::remove_file(&self.record);
+    }
+
+    /// Waits for the end of the child without a runtime: true if it came within its grace.
+    fn ends_in_time(&mut self) -> bool {
+        let Some(pid) = raw_pid(self.pid()) else { return false };
+        let Ok(descriptor) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
+        let timeout = Timespec::try_from(self.program.grace).ok();
+        let _ = poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], timeout.as_ref());
+        matches!(self.child.try_wait(), Ok(Some(_)))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.ask_to_end();
+            if !self.ends_in_time() {
+                let _ = self.kill9();
+            }
+        }
+        self.forget();
+    }
+}
+
+fn launch(name: &str, program: &Program, log: &Path, record: &Path) -> Result<Child> {
+    let what = || format!("start {name} (log {})", log.display());
+    let child = spawn_detached(program.command(log).with_context(what)?).with_context(what)?;
+    if let Some(identity) = ProcessId::of(child.id()) {
+        fs::write(record, identity.to_string()).with_context(|| format!("write {}", record.display()))?;
+    }
+    Ok(child)
+}
+
+type Spawned = mpsc::Sender<io::Result<Child>>;
+
+/// Spawns in a process group of its own, from the one thread that outlives every test.
+pub(crate) fn spawn_detached(mut command: Command) -> Result<Child> {
+    static SPAWNER: LazyLock<mpsc::Sender<(Command, Spawned)>> = LazyLock::new(|| {
+        let (sender, orders) = mpsc::channel::<(Command, Spawned)>();
+        let work = move || {
+            for (mut command, reply) in orders {
+                let _ = reply.send(command.spawn());
+            }
+        };
+        // If the thread cannot start, the channel is closed and every spawn says so.
+        let _ = thread::Builder::new().name("testbed-spawner".to_owned()).spawn(work);
+        sender
+    });
+    command.process_group(0);
+    let program = command.get_program().to_string_lossy().into_owned();
+    let (reply, answer) = mpsc::channel();
+    SPAWNER.send((command, reply)).map_err(|_| anyhow!("the thread that starts programs is gone"))?;
+    let child = answer.recv().context("the thread that starts programs is gone")?;
+    child.with_context(|| format!("run {program}; is it installed?"))
+}
+
+fn raw_pid(pid: u32) -> Option<Pid> {
+    i32::try_from(pid).ok().and_then(Pid::from_raw)
+}
+
+/// A process beyond doubt: its id and the moment it started, in clock ticks since boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessId {
+    pid: u32,
+    started: u64,
+}
+
+impl ProcessId {
+    /// The process that has this id now; `None` if there is none or it has ended.
+    pub fn of(pid: u32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        Some(Self { pid, started: start_time(&stat)? })
+    }
+
+    /// Whether this very process still runs.
+    pub fn is_alive(self) -> bool {
+        Self::of(self.pid) == Some(self)
+    }
+
+    /// Kills the process group it leads, if it is still the same process.
+    pub(crate) fn kill_group(self) {
+        if self.is_alive()
+            && let Some(group) = raw_pid(self.pid)
+        {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+impl fmt::Display for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.pid, self.started)
+    }
+}
+
+impl FromStr for ProcessId {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (pid, started) = text.split_once('-').context("expected PID-STARTTIME")?;
+        Ok(Self { pid: pid.parse()?, started: started.parse()? })
+    }
+}
+
+/// The start time in a line of `/proc/PID/stat`; `None` for one that has ended already.
+fn start_time(stat: &str) -> Option<u64> {
+    // The program's name, in parentheses, may itself hold spaces and parentheses.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") { None } else { fields.nth(18)?.parse().ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_time_survives_odd_names() {
+        let stat = |state| {
+            format!("12 (a) b) (c) {state} 1 12 12 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 987654 1 2 3")
+        };
+        assert_eq!(start_time(&stat("S")), Some(987_654));
+        assert_eq!(start_time(&stat("Z")), None);
+        assert_eq!(start_time("nonsense"), None);
+    }
+
+    #[test]
+    fn this_process_is_alive_and_a_namesake_is_not() {
+        let me = ProcessId::of(process::id()).unwrap();
+        assert!(me.is_alive());
+        assert_eq!(me.to_string().parse::<ProcessId>().unwrap(), me);
+        assert!(!ProcessId { started: me.started + 1, ..me }.is_alive());
+    }
+
+    #[tokio::test]
+    async fn a_child_that_ends_early_shows_its_log() {
+        let folder = Folder::new("early").unwrap();
+        let program = Program::new("sh").args(["-c", "echo no luck; exit 7"]);
+        let mut child = Process::start(&folder, "early", program).unwrap();
+        let error = child.ready(Duration::from_secs(10), std::future::pending::<bool>).await;
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("no luck") && error.contains('7'), "{error}");
+    }
+}

@@ -1,0 +1,6 @@
+//! Telemetry seen from outside: real HTTP, a real OTLP collector, real signals.
+
+mod it {
+    mod pages;
+    mod traces;
+}

@@ -1,0 +1,1 @@
+//! The kas and agentk protocols, in both roles.

@@ -1,0 +1,1 @@
+//! Reach seen from outside.

@@ -3,7 +3,7 @@
 
 mod file;
 
-pub use file::{SecretError, SecretFile};
+pub use file::{NotAPath, SecretError, SecretFile};
 
 use std::fmt;
 use std::ops::Deref;

@@ -28,8 +28,14 @@ pub struct Subject {
     pub hosts: Vec<String>,
 }
 
+/// A key for signing tokens: the private half (PKCS#8) and the public half, as PEM.
+pub(crate) fn signing_key() -> Result<(String, String)> {
+    let key = KeyPair::generate().context("make a signing key")?;
+    Ok((key.serialize_pem(), key.public_key_pem()))
+}
+
 /// A certificate with its key.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Issued {
     /// The certificate.
     pub certificate: String,
@@ -65,6 +71,11 @@ impl Authority {
         &self.pem
     }
 
+    /// Its private key as PEM, for a part that issues certificates itself.
+    pub fn key_pem(&self) -> String {
+        self.issuer.key().serialize_pem()
+    }
+
     /// Issues a certificate good for both ends of a connection.
     pub fn issue(&self, subject: &Subject) -> Result<Issued> {
         let what = || format!("issue a certificate for {}", subject.name);
@@ -93,6 +104,11 @@ impl Authority {
 }
 
 impl Subject {
+    /// A client, in a group or in none.
+    pub fn client(name: &str, group: Option<&str>) -> Self {
+        Self { name: name.to_owned(), group: group.map(str::to_owned), hosts: Vec::new() }
+    }
+
     /// A server known as `localhost` and `127.0.0.1`.
     pub fn loopback(name: &str) -> Self {
         let hosts = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];

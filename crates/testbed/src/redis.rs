@@ -5,7 +5,7 @@ use std::{ffi::OsString, fmt::Write as _, process::Stdio, time::Duration};
 use anyhow::{Context, Result, bail};
 use tokio::{process::Command, time::timeout};
 
-use crate::{Authority, CertificateFiles, Folder, Lease, Process, Program, Subject};
+use crate::{Authority, CertificateFiles, Folder, Lease, Process, Program, Subject, tools};
 
 /// Starting takes milliseconds; loading a large append-only file on a busy machine may not.
 const READY: Duration = Duration::from_secs(20);
@@ -93,7 +93,8 @@ impl Redis {
             let _ = writeln!(config, "{line}");
         }
         let config = folder.write("redis.conf", &config)?;
-        let process = Process::start(&folder, "redis", Program::new("redis-server").arg(config))?;
+        let process =
+            Process::start(&folder, "redis", Program::new(tools::redis("redis-server").await?).arg(config))?;
         let mut redis = Self { process, password: options.password, tls, lease, _folder: folder };
         redis.ready().await?;
         Ok(redis)
@@ -114,6 +115,11 @@ impl Redis {
     /// Its certificate and authority, if it speaks TLS.
     pub fn tls(&self) -> Option<&CertificateFiles> {
         self.tls.as_ref()
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
     }
 
     /// Its process, for faults not named here.
@@ -164,7 +170,7 @@ impl Redis {
 }
 
 /// The lines that say where to listen.
-fn listen(port: u16, tls: Option<&CertificateFiles>) -> String {
+pub(crate) fn listen(port: u16, tls: Option<&CertificateFiles>) -> String {
     let Some(files) = tls else { return format!("port {port}\n") };
     format!(
         "port 0\ntls-port {port}\ntls-auth-clients optional\ntls-replication yes\n\

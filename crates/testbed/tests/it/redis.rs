@@ -1,6 +1,6 @@
 //! Redis answers, keeps what it should keep, and can be broken and mended.
 
-use tarbet_testbed::{Persistence, Redis, RedisOptions, TlsMode};
+use tarbet_testbed::{Persistence, ProcessId, Redis, RedisOptions, TlsMode};
 
 fn keeping(persistence: Persistence) -> RedisOptions {
     RedisOptions { persistence, ..RedisOptions::default() }
@@ -72,9 +72,8 @@ async fn a_paused_server_goes_on_where_it_was() {
 
 #[tokio::test]
 async fn the_folder_and_the_process_go_with_the_value() {
-    let mut redis = Redis::start().await.unwrap();
-    let pid = redis.process().pid();
-    let process = tarbet_testbed::ProcessId::of(pid).unwrap();
+    let redis = Redis::start().await.unwrap();
+    let process = ProcessId::of(redis.pid()).unwrap();
     assert!(process.is_alive());
     drop(redis);
     assert!(!process.is_alive());

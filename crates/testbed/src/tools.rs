@@ -1,0 +1,58 @@
+//! Finds the outside programs, and installs one that is missing.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+use tokio::{process::Command, sync::Mutex};
+
+/// One program of Redis.
+pub(crate) async fn redis(program: &str) -> Result<PathBuf> {
+    installed("redis", || on_path(program)).await
+}
+
+/// Debian's etcd.
+pub(crate) async fn etcd() -> Result<PathBuf> {
+    installed("etcd", || on_path("etcd")).await
+}
+
+/// The one program that is apiserver, controller-manager, scheduler and kubectl.
+pub(crate) async fn kube() -> Result<PathBuf> {
+    let cache = match (env::var_os("TARBET_CACHE"), env::var_os("HOME")) {
+        (Some(cache), _) => PathBuf::from(cache),
+        (None, Some(home)) => Path::new(&home).join(".cache/tarbet"),
+        (None, None) => {
+            bail!("neither TARBET_CACHE nor HOME is set, so there is no folder for built programs")
+        }
+    };
+    let program = cache.join("kube/kube");
+    installed("kube", || program.is_file().then(|| program.clone())).await
+}
+
+/// The program as `find` sees it, after `tools/install PART` if it had to be.
+async fn installed(part: &str, find: impl Fn() -> Option<PathBuf>) -> Result<PathBuf> {
+    // Two parts that start at once must not install the same program twice.
+    static INSTALLING: Mutex<()> = Mutex::const_new(());
+    if let Some(program) = find() {
+        return Ok(program);
+    }
+    let _turn = INSTALLING.lock().await;
+    if let Some(program) = find() {
+        return Ok(program);
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/install");
+    let advice = || format!("{part} is not installed; run `tools/install {part}` in the checkout");
+    let status = Command::new(&script).arg(part).kill_on_drop(true).status().await.with_context(advice)?;
+    match find() {
+        Some(program) => Ok(program),
+        None => bail!("{} (tried it: {status})", advice()),
+    }
+}
+
+fn on_path(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders = env::split_paths(&path).chain(["/usr/sbin", "/usr/bin"].map(PathBuf::from));
+    folders.map(|folder| folder.join(program)).find(|file| file.is_file())
+}

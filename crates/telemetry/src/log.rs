@@ -39,6 +39,11 @@ pub enum LogError {
     Twice(#[source] tracing_subscriber::util::TryInitError),
 }
 
+/// Whether a filter would be accepted.
+pub fn check_filter(filter: &str) -> Result<(), tracing_subscriber::filter::ParseError> {
+    EnvFilter::try_new(filter).map(drop)
+}
+
 /// Starts logging for the whole process; spans also go to `traces` when given.
 pub fn init(format: Format, filter: &str, traces: Option<&Traces>) -> Result<(), LogError> {
     let filter = EnvFilter::try_new(filter)

@@ -1,0 +1,151 @@
+//! The command line: words, flags and help. What a command does stands in its own file.
+
+mod explain;
+mod settings;
+
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use tarbet_telemetry::Problem;
+
+use crate::config::{self, Config, Sources};
+use crate::output::Format;
+use crate::roles;
+
+const ABOUT: &str = "Carry it across, open nothing.
+
+Tarbet joins places that cannot reach each other. Agents in private places dial out, gateways
+route to them, and the private side alone decides what may run or be reached.";
+
+const EXAMPLES: &str = "Examples:
+  tarbet up                                  everything on one machine, no root, no cluster
+  tarbet config check --config tarbet.yaml   find every mistake before starting anything
+  tarbet explain TB-0301                     what an error code means and what to try
+
+Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 refused, 5 timed out.";
+
+/// The whole command line.
+#[derive(Debug, Parser)]
+#[command(name = "tarbet", version, about = "Carry it across, open nothing", long_about = ABOUT, after_help = EXAMPLES)]
+pub struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Flags that every command takes.
+#[derive(Debug, Args)]
+struct Global {
+    /// Configuration file (YAML)
+    #[arg(long, short = 'c', global = true, env = "TARBET_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Sets one setting over file and environment, such as store.path=/var/lib/tarbet.redb
+    #[arg(long, global = true, value_name = "SETTING=VALUE", value_parser = setting)]
+    set: Vec<(String, String)>,
+    /// Address of the metrics and probe listener
+    #[arg(long, global = true, value_name = "ADDR")]
+    observability_listen: Option<String>,
+    /// How results are printed
+    #[arg(long, short = 'o', global = true, value_enum, default_value_t = Format::Table, value_name = "FORMAT")]
+    output: Format,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run everything that needs no cluster in one process
+    #[command(after_help = roles::up::EXAMPLES)]
+    Up(roles::up::UpArgs),
+    /// Check, show or describe the configuration
+    #[command(subcommand, after_help = settings::EXAMPLES)]
+    Config(settings::ConfigCommand),
+    /// Say what an error code means and what to try
+    #[command(after_help = explain::EXAMPLES)]
+    Explain(explain::ExplainArgs),
+    /// Print shell completions
+    #[command(
+        after_help = "Examples:\n  tarbet completions bash > /etc/bash_completion.d/tarbet\n  source <(tarbet completions zsh)"
+    )]
+    Completions {
+        /// The shell to complete for
+        shell: clap_complete::Shell,
+    },
+    /// Print the version
+    #[command(after_help = "Examples:\n  tarbet version\n  tarbet version -o json")]
+    Version,
+}
+
+/// Reads the arguments; usage mistakes end the process with code 2, as clap does.
+pub fn parse() -> Cli {
+    Cli::parse()
+}
+
+/// Runs the chosen command.
+pub fn run(cli: Cli) -> Result<(), Problem> {
+    let Cli { global, command } = cli;
+    let load = || load(&global);
+    match command {
+        Command::Up(args) => roles::up::run(load()?, args),
+        Command::Config(command) => settings::run(command, load, global.output),
+        Command::Explain(args) => explain::run(&args, global.output),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "tarbet", &mut std::io::stdout());
+            Ok(())
+        }
+        Command::Version => version(global.output),
+    }
+}
+
+fn load(global: &Global) -> Result<Config, Problem> {
+    let mut flags: Vec<_> = global
+        .set
+        .iter()
+        .map(|(setting, value)| (setting.clone(), value.clone(), format!("--set {setting}")))
+        .collect();
+    if let Some(address) = &global.observability_listen {
+        flags.push(("observability.listen".into(), address.clone(), "--observability-listen".into()));
+    }
+    let environment = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    config::load(&Sources { file: global.config.clone(), environment, flags })
+        .map_err(|error| error.problem())
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((setting, value)) if !setting.is_empty() => Ok((setting.to_owned(), value.to_owned())),
+        _ => Err("expected SETTING=VALUE, such as log.filter=debug".into()),
+    }
+}
+
+fn version(format: Format) -> Result<(), Problem> {
+    let facts = [("version", env!("CARGO_PKG_VERSION")), ("target", std::env::consts::ARCH)];
+    format.record("Tarbet", &facts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_help_with_examples() {
+        fn visit(command: &clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            assert!(command.get_about().is_some(), "{path} does not say what it does");
+            if command.get_subcommands().count() == 0 || command.get_after_help().is_some() {
+                let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.contains("Examples:"), "{path} has no examples");
+            }
+            for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
+                visit(sub, &path);
+            }
+        }
+        visit(&Cli::command(), "");
+    }
+}

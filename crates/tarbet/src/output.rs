@@ -1,0 +1,109 @@
+//! What people and scripts see: results on standard output, problems on standard error.
+
+use std::io::{IsTerminal, Write, stderr, stdout};
+
+use clap::ValueEnum;
+use serde::Serialize;
+use tarbet_telemetry::Problem;
+use tarbet_telemetry::codes::ground;
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    Table,
+    /// For scripts
+    Json,
+    /// For scripts and files
+    Yaml,
+}
+
+impl Format {
+    /// A list: a table with these columns (headings, then keys of each row), or the rows whole.
+    pub fn rows(self, headings: &[&str], keys: &[&str], rows: &[serde_json::Value]) -> Result<(), Problem> {
+        if self != Self::Table {
+            return self.value(&rows);
+        }
+        let lines = std::iter::once(headings.iter().map(|heading| heading.to_uppercase()).collect())
+            .chain(rows.iter().map(|row| keys.iter().map(|key| cell(&row[*key])).collect()))
+            .collect::<Vec<Vec<String>>>();
+        self.text(&columns(&lines))
+    }
+
+    /// One thing with a few facts.
+    pub fn record(self, title: &str, facts: &[(&str, &str)]) -> Result<(), Problem> {
+        if self != Self::Table {
+            let map: serde_json::Map<_, _> = facts.iter().map(|&(k, v)| (k.to_owned(), v.into())).collect();
+            return self.value(&map);
+        }
+        let facts: Vec<String> = facts.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        self.text(&format!("{title}: {}", facts.join(", ")))
+    }
+
+    /// Any data.
+    pub fn value(self, value: &impl Serialize) -> Result<(), Problem> {
+        let text = match self {
+            Self::Yaml => serde_saphyr::to_string(value).map_err(|error| error.to_string()),
+            Self::Json | Self::Table => {
+                serde_json::to_string_pretty(value).map_err(|error| error.to_string())
+            }
+        };
+        let text = text.map_err(|cause| {
+            Problem::new(&ground::INTERNAL, "The result cannot be printed.").because(cause)
+        })?;
+        self.text(text.trim_end())
+    }
+
+    /// A sentence or a page.
+    #[expect(clippy::unused_self, reason = "reads the same at every call")]
+    pub fn text(self, text: &str) -> Result<(), Problem> {
+        match writeln!(stdout().lock(), "{text}") {
+            // A reader that left, as `head` does, is no failure of ours.
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                Err(Problem::new(&ground::INTERNAL, "Standard output cannot be written.")
+                    .because(error.to_string()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Prints a problem as people need it: what, where, why, what to try.
+pub fn problem(problem: &Problem) {
+    let (bold, red, plain) = if stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
+        ("\u{1b}[1m", "\u{1b}[31m", "\u{1b}[0m")
+    } else {
+        ("", "", "")
+    };
+    let mut text = format!(
+        "{bold}{red}error {}{plain}: {}\n  where: {}\n  why:   {}\n  try:   {}\n",
+        problem.code, problem.message, problem.hop, problem.cause, problem.remedy
+    );
+    if let Some(id) = problem.request_id {
+        text.push_str(&format!("  more:  tarbet why {id}\n"));
+    }
+    // Nothing is left to do if even standard error is gone.
+    let _ = stderr().lock().write_all(text.as_bytes());
+}
+
+/// Aligns columns with two spaces between; the last one is not padded.
+fn columns(lines: &[Vec<String>]) -> String {
+    let count = lines.iter().map(Vec::len).max().unwrap_or_default();
+    let width = |column: usize| {
+        lines.iter().filter_map(|line| line.get(column)).map(|text| text.chars().count()).max()
+    };
+    let widths: Vec<usize> = (0..count).map(|column| width(column).unwrap_or_default()).collect();
+    let aligned = lines.iter().map(|line| {
+        let cells = line.iter().zip(&widths).map(|(text, &width)| format!("{text:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    });
+    aligned.collect::<Vec<_>>().join("\n")
+}
+
+fn cell(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::String(text) => text.clone(),
+        serde_json::Value::Null => "-".into(),
+        other => other.to_string(),
+    }
+}

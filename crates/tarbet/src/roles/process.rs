@@ -1,0 +1,97 @@
+//! What every role is before it is anything in particular: logs, metrics, probes, an ordered end.
+
+use std::future::Future;
+use std::net::SocketAddr;
+
+use tarbet_telemetry::codes::ground;
+use tarbet_telemetry::trace::Traces;
+use tarbet_telemetry::{Health, Metrics, Problem, Stage, Supervisor, log, observe, problem, supervisor};
+use tokio::net::TcpListener;
+
+use crate::config::Config;
+
+/// A process that has started to tell about itself.
+pub struct Process {
+    /// Owns the tasks.
+    pub supervisor: Supervisor,
+    /// Counts.
+    pub metrics: Metrics,
+    /// Tells what works.
+    pub health: Health,
+    traces: Option<Traces>,
+}
+
+impl Process {
+    /// Runs a role from start to end: `build` binds, opens and spawns, and returns when all is set up.
+    pub fn run<B, F>(
+        role: &'static str,
+        config: &Config,
+        observe_at: SocketAddr,
+        build: B,
+    ) -> Result<(), Problem>
+    where
+        B: FnOnce(&Process) -> F,
+        F: Future<Output = Result<(), Problem>>,
+    {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| {
+            Problem::new(&ground::INTERNAL, "The process cannot start its threads.")
+                .because(error.to_string())
+        })?;
+        runtime.block_on(async {
+            let process = Self::start(role, config)?;
+            process.observe(config.observability.listen.unwrap_or(observe_at)).await?;
+            build(&process).await?;
+            tracing::info!(role, version = env!("CARGO_PKG_VERSION"), "Started.");
+            let ended = process.supervisor.run(config.shutdown.deadline, supervisor::signal).await;
+            process.flush().await;
+            tracing::info!(role, "Stopped.");
+            ended
+        })
+    }
+
+    fn start(role: &str, config: &Config) -> Result<Self, Problem> {
+        let version = env!("CARGO_PKG_VERSION");
+        let traces = match &config.observability.otlp_endpoint {
+            None => None,
+            Some(endpoint) => Some(Traces::to(endpoint, role, version).map_err(|error| {
+                Problem::new(&ground::CONFIG_INVALID, format!("Traces cannot be sent to {endpoint}."))
+                    .because(problem::chain(&error))
+            })?),
+        };
+        log::init(config.log.format, &config.log.filter, traces.as_ref()).map_err(|error| {
+            Problem::new(&ground::CONFIG_INVALID, "Logging cannot be set up.").because(problem::chain(&error))
+        })?;
+        let (supervisor, metrics) = (Supervisor::default(), Metrics::new(role, version));
+        Ok(Self { supervisor, metrics, health: Health::default(), traces })
+    }
+
+    async fn observe(&self, address: SocketAddr) -> Result<(), Problem> {
+        let listener = bind(address, "observability").await?;
+        let router = observe::router(self.metrics.clone(), self.health.clone(), &observe::Paths::default());
+        self.supervisor.spawn(Stage::Observe, "observability listener", |stop| async move {
+            observe::serve(listener, router, stop).await.map_err(|error| {
+                Problem::new(&ground::TASK_FAILED, "The observability listener failed.")
+                    .because(error.to_string())
+            })
+        });
+        Ok(())
+    }
+
+    async fn flush(&self) {
+        let Some(traces) = &self.traces else { return };
+        if let Err(error) = traces.flush() {
+            tracing::warn!(error = %error, "The last spans could not be sent.");
+        }
+    }
+}
+
+/// Binds a listener and logs where.
+pub async fn bind(address: SocketAddr, name: &str) -> Result<TcpListener, Problem> {
+    let listener = TcpListener::bind(address).await.map_err(|error| {
+        Problem::new(&ground::ADDRESS_IN_USE, format!("The {name} listener cannot bind {address}."))
+            .because(error.to_string())
+    })?;
+    let bound = listener.local_addr().map_or_else(|_| address.to_string(), |bound| bound.to_string());
+    tracing::info!(listener = name, address = %bound, "Listening.");
+    Ok(listener)
+}

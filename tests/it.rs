@@ -1,0 +1,4 @@
+//! The whole product from outside: the binary, its files and its tree.
+
+mod cli;
+mod tree;

@@ -6,6 +6,8 @@
 //! Start from [`Secret`] for anything that must never be printed, [`tls`] for connections,
 //! [`TokenRecord`] for tokens that people carry, [`jwt`] and [`caller`] for signed ones.
 
+pub mod caller;
+pub mod jwt;
 pub mod key;
 pub mod secret;
 pub mod subject;

@@ -1,18 +1,15 @@
-//! The real outside world for tests and the demo: Redis, Sentinel sets and whole Kubernetes
-//! control planes, on loopback only.
+//! The real outside world for tests and the demo, on loopback only: Redis, Sentinel sets and
+//! whole Kubernetes control planes.
 //!
-//! One call starts a part on leased ports, waits until it answers, and dropping it takes it
-//! down by its own process id. Children die with the process that started them, whatever
-//! ends it; what they leave on disk goes with them or at the next start.
+//! One call starts a part on leased ports and waits until it answers; dropping it takes it down
+//! by its own process id. Whatever ends our process, its children and their files go with it.
+//! It refuses to skip: a program that is missing is installed, or the error says how to.
 //!
-//! It refuses to skip: a program that is not there is an error that names the command which
-//! installs it. Nothing here stands in for our own code.
-//!
-//! Start from [`Redis::start`], [`ControlPlane::start`] or [`shared_pair`], and wait for
-//! things with [`eventually`].
+//! Start from [`Redis::start`] or [`shared_pair`], and wait for things with [`eventually`].
 
 mod certs;
 mod control_plane;
+mod dockerd;
 mod etcd;
 mod eventually;
 mod folder;
@@ -23,10 +20,12 @@ mod ports;
 mod process;
 mod redis;
 mod sentinel;
+mod slurm;
 mod tools;
 
 pub use certs::{Authority, CertificateFiles, Issued, Subject};
 pub use control_plane::{ClientConfig, ControlPlane};
+pub use dockerd::Dockerd;
 pub use etcd::Etcd;
 pub use eventually::{Outcome, eventually, wait_for};
 pub use folder::{Folder, sweep};
@@ -36,3 +35,4 @@ pub use ports::Lease;
 pub use process::{Process, ProcessId, Program};
 pub use redis::{Persistence, Redis, RedisOptions, TlsMode};
 pub use sentinel::{SentinelOptions, Sentinels};
+pub use slurm::{Slurm, SlurmOptions};

@@ -18,6 +18,21 @@ pub(crate) async fn etcd() -> Result<PathBuf> {
     installed("etcd", || on_path("etcd")).await
 }
 
+/// One program of Docker.
+pub(crate) async fn docker(program: &str) -> Result<PathBuf> {
+    installed("docker", || on_path(program)).await
+}
+
+/// A busybox that needs no libraries.
+pub(crate) async fn busybox() -> Result<PathBuf> {
+    installed("docker", || on_path("busybox")).await
+}
+
+/// One program of Slurm or munge.
+pub(crate) async fn slurm(program: &str) -> Result<PathBuf> {
+    installed("slurm", || on_path(program)).await
+}
+
 /// The one program that is apiserver, controller-manager, scheduler and kubectl.
 pub(crate) async fn kube() -> Result<PathBuf> {
     let cache = match (env::var_os("TARBET_CACHE"), env::var_os("HOME")) {

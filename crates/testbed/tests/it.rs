@@ -1,9 +1,12 @@
 //! The parts of the test bed, each proven to be the real thing.
 
+#[cfg(test)]
 mod it {
+    mod dockerd;
     mod ending;
     mod kube;
     mod ports;
     mod redis;
     mod sentinel;
+    mod slurm;
 }

@@ -82,3 +82,11 @@ impl JwtError {
     /// What the bearer is told, whatever the reason: a probe learns nothing from it.
     pub const PUBLIC: &str = "JWT validation failed";
 }
+
+/// Both parsers, on anything: the envelope, and the claims as if a signature had fitted.
+pub(crate) fn parse_unverified(data: &[u8]) {
+    if let Ok(parts) = compact::split(&String::from_utf8_lossy(data)) {
+        drop(Claims::parse(parts.claims()));
+    }
+    drop(Claims::parse(data));
+}

@@ -6,11 +6,14 @@
 //! Start from [`Secret`] for anything that must never be printed, [`tls`] for connections,
 //! [`TokenRecord`] for tokens that people carry, [`jwt`] and [`caller`] for signed ones.
 
+pub mod authority;
 pub mod caller;
+pub mod fuzz;
 pub mod jwt;
 pub mod key;
 pub mod secret;
 pub mod subject;
+pub mod tls;
 pub mod token;
 
 #[cfg(test)]

@@ -14,8 +14,14 @@ pub(crate) struct Compact<'a> {
     pub(super) header: Header,
     /// The bytes that the signature covers.
     pub(super) signed: &'a str,
-    pub(super) claims: Vec<u8>,
+    claims: Vec<u8>,
     pub(super) signature: Vec<u8>,
+}
+
+impl Compact<'_> {
+    pub(super) fn claims(&self) -> &[u8] {
+        &self.claims
+    }
 }
 
 /// What we look at in a header. Keys and addresses of keys that it may offer are not among it.

@@ -21,10 +21,12 @@ static RSA: &RsaParameters = &RSA_PKCS1_2048_8192_SHA256;
 
 /// A JSON Web Key Set: RSA (RS256), P-256 (ES256) and Ed25519 (EdDSA) signing keys that have a `kid`.
 ///
-/// Keys of other kinds and for other uses are passed over, as the standard asks.
+/// Keys of other kinds, for other uses, too small or malformed are passed over, as the standard asks:
+/// one odd key must not lock out the users of all others.
 #[derive(Clone, Debug, Default)]
 pub struct Jwks {
     pub(super) keys: BTreeMap<String, VerifyingKey>,
+    malformed: usize,
 }
 
 /// Why a key set was refused as a whole.
@@ -42,9 +44,6 @@ pub enum JwksError {
     /// Somebody published a private or a shared key.
     #[error("the key set holds a key that must not be public; the provider should replace it at once")]
     NotPublic,
-    /// A key of a kind we know that does not parse.
-    #[error("key {0} of the key set is malformed")]
-    BadKey(usize),
 }
 
 impl Jwks {
@@ -58,24 +57,32 @@ impl Jwks {
         if entries.len() > MAX_KEYS {
             return Err(JwksError::TooLarge);
         }
-        let mut keys = BTreeMap::new();
-        for (index, entry) in entries.into_iter().enumerate() {
+        let mut jwks = Self::default();
+        for entry in entries {
             let Value::Object(entry) = entry else { return Err(JwksError::NotAKeySet) };
             if entry.contains_key("d") || entry.contains_key("k") {
                 return Err(JwksError::NotPublic);
             }
             let (Some(id), Some(algorithm)) = (text(&entry, "kid"), algorithm_of(&entry)) else { continue };
-            let key = key_of(&entry, algorithm).ok_or(JwksError::BadKey(index))?;
-            if keys.insert(id.to_owned(), key).is_some() {
+            let Some(key) = key_of(&entry, algorithm) else {
+                jwks.malformed += 1;
+                continue;
+            };
+            if jwks.keys.insert(id.to_owned(), key).is_some() {
                 return Err(JwksError::SameId);
             }
         }
-        Ok(Self { keys })
+        Ok(jwks)
     }
 
     /// The names of the usable keys.
     pub fn ids(&self) -> impl Iterator<Item = &str> {
         self.keys.keys().map(String::as_str)
+    }
+
+    /// How many keys looked like ours and were too small or malformed: worth a warning.
+    pub fn malformed(&self) -> usize {
+        self.malformed
     }
 }
 
@@ -155,14 +162,25 @@ mod tests {
         assert_eq!(parse(&[&vec![ED; 101].join(",")]), Err(JwksError::TooLarge));
         assert_eq!(parse(&[r#"{"kty":"oct","kid":"s","k":"AAAA"}"#]), Err(JwksError::NotPublic));
         assert_eq!(parse(&[&ED.replace('{', r#"{"d":"AA","#)]), Err(JwksError::NotPublic));
-        assert_eq!(parse(&[&ED.replace("11q", "")]), Err(JwksError::BadKey(0)));
-        for rsa in [r#""n":"AQ","e":"AQAB""#, r#""e":"AQAB""#, r#""n":"","e":"""#] {
-            assert_eq!(parse(&[&format!(r#"{{"kty":"RSA","kid":"r",{rsa}}}"#)]), Err(JwksError::BadKey(0)));
-        }
-        let off_curve =
-            format!(r#"{{"kty":"EC","crv":"P-256","kid":"e","x":"{0}","y":"{0}"}}"#, "A".repeat(43));
-        assert_eq!(parse(&[ED, &off_curve]), Err(JwksError::BadKey(1)));
         assert_eq!(Jwks::parse(br#"{"keys":[],"keys":[]}"#).unwrap_err(), JwksError::NotAKeySet);
         assert_eq!(Jwks::parse(&vec![b' '; MAX_SIZE + 1]).unwrap_err(), JwksError::TooLarge);
+    }
+
+    #[test]
+    fn malformed_keys_harm_only_themselves() {
+        let rsa = |members: &str| format!(r#"{{"kty":"RSA","kid":"r",{members}}}"#);
+        let ec = |x: &str| format!(r#"{{"kty":"EC","crv":"P-256","kid":"e","x":"{x}","y":"{x}"}}"#);
+        let bad = [
+            ED.replace("11q", ""),
+            rsa(r#""n":"AQ","e":"AQAB""#),
+            rsa(r#""e":"AQAB""#),
+            rsa(r#""n":"","e":"""#),
+            ec(""),
+            ec(&"A".repeat(43)),
+        ];
+        let entries = [&[ED.to_owned()], &bad[..]].concat().join(",");
+        let jwks = Jwks::parse(format!(r#"{{"keys":[{entries}]}}"#).as_bytes()).unwrap();
+        assert_eq!(jwks.ids().collect::<Vec<_>>(), ["a"]);
+        assert_eq!(jwks.malformed(), bad.len());
     }
 }

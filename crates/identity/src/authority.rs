@@ -18,6 +18,7 @@ use jiff::Timestamp;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 
 use crate::files;
+use crate::key::Pin;
 use crate::pem::{self, PemError};
 use crate::random::NoEntropy;
 use crate::secret::{Secret, SecretError};
@@ -122,7 +123,7 @@ impl Authority {
         let certificate = certificates.first().ok_or_else(not_one)?;
         let identity = PeerIdentity::of_certificate(certificate).ok_or_else(not_one)?;
         let spki = rcgen::PublicKeyData::subject_public_key_info(&key);
-        if identity.pin != crate::key::Pin::of_public_key_info(&spki) {
+        if identity.pin != Pin::of_public_key_info(&spki) {
             return Err(not_one());
         }
         Ok(Self {
@@ -153,7 +154,10 @@ impl fmt::Debug for Authority {
 fn make(key: &KeyPair, now: Timestamp) -> Result<Secret, AuthorityError> {
     let mut params = CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, "Tarbet built-in authority");
+    // Each has its own name: of two with one name TLS would call the other's leaves forged, not foreign.
+    let spki = rcgen::PublicKeyData::subject_public_key_info(key);
+    let id = hex::encode(&Pin::of_public_key_info(&spki).as_bytes()[..8]);
+    params.distinguished_name.push(DnType::CommonName, format!("Tarbet built-in authority {id}"));
     // It signs leaves, never another authority.
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];

@@ -1,1 +1,15 @@
 //! The crate from outside: real sockets, real files, hostile input.
+
+mod it {
+    mod authority;
+    mod canary;
+    mod corpus;
+    mod fuzzing;
+    mod handshake;
+    mod interop;
+    mod kas;
+    mod pinned;
+    mod provider;
+    mod rotation;
+    mod scene;
+}

@@ -86,13 +86,15 @@ impl VerifierPolicy {
         if now >= claims.expires.as_nanosecond() + skew {
             return Err(JwtError::Expired(claims.expires));
         }
-        for from in [claims.not_before, claims.issued_at].into_iter().flatten() {
-            if now + skew < from.as_nanosecond() {
-                return Err(JwtError::NotYet(from));
-            }
+        if let Some(from) = claims.not_before.filter(|from| now + skew < from.as_nanosecond()) {
+            return Err(JwtError::NotYet(from));
         }
         if let Some(max_age) = self.max_age {
             let issued = claims.issued_at.ok_or_else(|| JwtError::Missing("iat".to_owned()))?;
+            // Made in the future, it would be young for too long.
+            if now + skew < issued.as_nanosecond() {
+                return Err(JwtError::NotYet(issued));
+            }
             if now >= issued.as_nanosecond() + nanos(max_age) + skew {
                 return Err(JwtError::TooOld(issued));
             }

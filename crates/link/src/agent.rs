@@ -1,0 +1,197 @@
+//! The agent's end: dials, says hello, and serves HTTP/2 on the connection it opened.
+
+mod control;
+mod incoming;
+mod slots;
+mod uplinks;
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use h2::PingPong;
+use h2::server::Connection;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
+
+use crate::error::CloseReason;
+use crate::handshake::{self, HandshakeError, Hello, Message, Welcome};
+use crate::meter::{LinkStats, Metered};
+use crate::settings::Settings;
+use crate::shared::{Ending, Phase, Shared, Side, close_reason};
+use crate::watch::watch_over;
+
+pub use incoming::{Handler, IncomingCall, IncomingStream, IncomingUpgrade};
+pub use uplinks::{Agent, AgentConfig, DialError, Identity, SlotStatus};
+
+/// The agent's handle on one of its links. Cheap to clone; dropping it changes nothing.
+#[derive(Clone)]
+pub struct AgentLink {
+    shared: Arc<Shared>,
+    welcome: Arc<Welcome>,
+}
+
+impl AgentLink {
+    /// What the gateway said.
+    pub fn welcome(&self) -> &Welcome {
+        &self.welcome
+    }
+
+    /// The counters now.
+    pub fn stats(&self) -> LinkStats {
+        self.shared.meter.read()
+    }
+
+    /// Where the link is in its life.
+    pub fn phase(&self) -> Phase {
+        self.shared.phase()
+    }
+
+    /// Changes of the phase.
+    pub fn watch(&self) -> watch::Receiver<Phase> {
+        self.shared.watch()
+    }
+
+    /// Ready when the link has ended.
+    pub async fn closed(&self) -> CloseReason {
+        self.shared.closed().await
+    }
+
+    /// Leaves: the gateway sends nothing new, requests under way finish, then the link ends.
+    pub fn drain(&self) {
+        self.shared.advance(Phase::Draining);
+    }
+
+    /// Ends the link now; requests under way fail.
+    pub fn close(&self) {
+        self.shared.advance(Phase::Closing(CloseReason::Local));
+    }
+}
+
+/// Turns a connection to a gateway into a link.
+///
+/// The second value drives the link: it must be polled (spawned) for anything to move, and ends
+/// with the reason when the link ends. Each request runs in a task of its own.
+pub async fn connect<S>(
+    mut stream: S,
+    hello: Hello,
+    mut settings: Settings,
+    handler: Arc<dyn Handler>,
+) -> Result<(AgentLink, impl Future<Output = CloseReason> + Send + 'static), HandshakeError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let timeout = settings.handshake_timeout;
+    let begin = async {
+        handshake::send(&mut stream, &Message::Hello(hello)).await?;
+        let welcome = match handshake::receive(&mut stream).await? {
+            Message::Welcome(welcome) => welcome,
+            Message::Refusal(refusal) => return Err(HandshakeError::Refused(refusal)),
+            other @ Message::Hello(_) => return Err(HandshakeError::OutOfOrder(other.name())),
+        };
+        // It rarely PINGs itself as long as it hears the gateway do it.
+        settings.keepalive.interval = settings.keepalive.interval.max(welcome.ping_interval);
+        let shared = Shared::new(Side::Agent, settings.clone());
+        let stream = Metered::new(stream, Arc::clone(&shared.meter));
+        let mut connection = settings.server().handshake(stream).await.map_err(HandshakeError::Http2)?;
+        let Some(pings) = connection.ping_pong() else {
+            return Err(HandshakeError::Http2(h2::Reason::INTERNAL_ERROR.into()));
+        };
+        let link = AgentLink { shared: Arc::clone(&shared), welcome: Arc::new(welcome) };
+        Ok((link, drive(shared, connection, pings, handler)))
+    };
+    tokio::time::timeout(timeout, begin).await.unwrap_or(Err(HandshakeError::TimedOut))
+}
+
+/// Turns a connection to a gateway into a link and serves it to its end.
+pub async fn serve<S>(
+    stream: S,
+    hello: Hello,
+    settings: Settings,
+    handler: Arc<dyn Handler>,
+) -> Result<CloseReason, HandshakeError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (_, driver) = connect(stream, hello, settings, handler).await?;
+    Ok(driver.await)
+}
+
+fn drive<S>(
+    shared: Arc<Shared>,
+    connection: Connection<Metered<S>, Bytes>,
+    pings: PingPong,
+    handler: Arc<dyn Handler>,
+) -> impl Future<Output = CloseReason> + Send + 'static
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    // Whoever drops the future, even before it ever ran, ends the link.
+    let ending = Ending(Arc::clone(&shared));
+    async move {
+        let reason = run(&shared, connection, pings, &handler).await;
+        ending.finish(reason)
+    }
+}
+
+async fn run<S>(
+    shared: &Arc<Shared>,
+    mut connection: Connection<Metered<S>, Bytes>,
+    pings: PingPong,
+    handler: &Arc<dyn Handler>,
+) -> CloseReason
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut watching = pin!(watch_over(Arc::clone(shared), pings));
+    let mut leaving = pin!(leave(shared));
+    let mut ending = pin!(cut(shared));
+    let mut left = false;
+    let reason = poll_fn(|cx| {
+        if !left && leaving.as_mut().poll(cx).is_ready() {
+            connection.graceful_shutdown();
+            left = true;
+        }
+        if let Poll::Ready(reason) = ending.as_mut().poll(cx) {
+            return Poll::Ready(reason);
+        }
+        loop {
+            match connection.poll_accept(cx) {
+                Poll::Ready(Some(Ok((request, respond)))) => {
+                    incoming::dispatch(shared, handler, request, respond);
+                }
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(close_reason(&error)),
+                Poll::Ready(None) => return Poll::Ready(shared.quiet_end()),
+                Poll::Pending => break,
+            }
+        }
+        watching.as_mut().poll(cx)
+    })
+    .await;
+    // Before the connection is dropped, so that whatever fails with it can say why.
+    shared.advance(Phase::Closed(reason.clone()));
+    reason
+}
+
+// Ready when this end wants to leave.
+async fn leave(shared: &Shared) {
+    let mut phase = shared.watch();
+    let draining = phase.wait_for(|phase| !phase.takes_requests()).await.is_ok();
+    if !draining {
+        std::future::pending::<()>().await;
+    }
+}
+
+// Ready when this end wants the link cut, with what is under way.
+async fn cut(shared: &Shared) -> CloseReason {
+    let mut phase = shared.watch();
+    match phase.wait_for(|phase| phase.reason().is_some()).await {
+        // What the gateway said last is the reason; it cuts the connection itself.
+        Ok(phase) if matches!(&*phase, Phase::Closing(CloseReason::Dismissed(_))) => {}
+        Ok(phase) => return phase.reason().cloned().unwrap_or(CloseReason::Local),
+        Err(_) => {}
+    }
+    std::future::pending().await
+}

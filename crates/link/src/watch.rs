@@ -1,0 +1,93 @@
+//! Watches over a link while it lives: PINGs the peer, and resets streams nobody reads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use h2::{Ping, PingPong};
+use tokio::time::Instant;
+
+use crate::error::CloseReason;
+use crate::keepalive::{Keepalive, Signs, Step};
+use crate::shared::{Shared, Side};
+
+/// How often unread streams are looked for while any are open.
+const SWEEP: Duration = Duration::from_millis(250);
+
+/// Ends only when the peer is gone.
+pub(crate) async fn watch_over(shared: Arc<Shared>, mut pings: PingPong) -> CloseReason {
+    let leads = shared.side == Side::Gateway;
+    let keepalive = if leads { shared.settings.keepalive } else { shared.settings.keepalive.follower() };
+    // The gateway has measured its first round trip before it got here.
+    let waiting = !leads && pings.send_ping(Ping::opaque()).is_ok();
+    let mut signs = Signs { heard: Instant::now(), pinged: Instant::now(), waiting, busy: false };
+    let mut sweeper = Sweeper::default();
+    loop {
+        let now = Instant::now();
+        signs.heard = shared.meter.heard();
+        signs.busy = shared.meter.open() > 0;
+        let wake = match next(&keepalive, now, signs, leads) {
+            Step::Dead(silent) => return CloseReason::Silent(silent),
+            Step::Ping => {
+                // It fails only on a connection that has ended, which its driver notices.
+                signs.waiting = pings.send_ping(Ping::opaque()).is_ok();
+                signs.pinged = now;
+                continue;
+            }
+            Step::Wait(until) if signs.busy => until.min(sweeper.look(&shared, now)),
+            Step::Wait(until) => until,
+        };
+        tokio::select! {
+            () = tokio::time::sleep_until(wake) => {}
+            () = shared.woken.notified(), if !signs.busy => {}
+            pong = std::future::poll_fn(|cx| pings.poll_pong(cx)), if signs.waiting => {
+                signs.waiting = false;
+                if pong.is_err() {
+                    // The driver ends first and knows better why.
+                    std::future::pending::<()>().await;
+                }
+                shared.meter.round_trip(signs.pinged.elapsed());
+            }
+        }
+    }
+}
+
+// A PING that could not be sent must not be tried again at once.
+fn next(keepalive: &Keepalive, now: Instant, signs: Signs, leads: bool) -> Step {
+    match keepalive.step(now, signs, leads) {
+        Step::Ping if signs.pinged == now => Step::Wait(now + keepalive.interval),
+        step => step,
+    }
+}
+
+#[derive(Default)]
+struct Sweeper {
+    next: Option<Instant>,
+    bytes_in: u64,
+    unread: bool,
+}
+
+impl Sweeper {
+    // Sweeps when it is time, and tells when it will be next.
+    fn look(&mut self, shared: &Shared, now: Instant) -> Instant {
+        if let Some(next) = self.next
+            && now < next
+        {
+            return next;
+        }
+        let bytes_in = shared.meter.bytes_in();
+        // Nothing came in and nothing lay there: there is nothing to find.
+        if self.unread || bytes_in != self.bytes_in {
+            let settings = &shared.settings;
+            let (gone, unread) = shared.ledger.sweep(now, settings.unread_budget, settings.stall_grace);
+            if gone > 0 {
+                shared.meter.stalled(gone);
+                tracing::warn!(
+                    streams = gone,
+                    "Streams that nobody read were reset to keep the link moving."
+                );
+            }
+            (self.bytes_in, self.unread) = (bytes_in, unread);
+        }
+        *self.next.insert(now + SWEEP)
+    }
+}

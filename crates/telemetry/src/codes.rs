@@ -57,10 +57,13 @@ macro_rules! codes {
     };
 }
 
+pub mod cluster;
 pub mod ground;
+pub mod jobs;
+pub mod pods;
 pub mod reach;
 
-static RANGES: &[&[&Code]] = &[ground::RANGE, reach::RANGE];
+static RANGES: &[&[&Code]] = &[ground::RANGE, cluster::RANGE, reach::RANGE, jobs::RANGE, pods::RANGE];
 
 /// Every code, in order.
 pub fn all() -> impl Iterator<Item = &'static Code> {

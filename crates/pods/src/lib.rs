@@ -1,0 +1,15 @@
+//! Pods that run elsewhere: the interLink protocol, its API server, and plugins that run pods
+//! with Docker, with Slurm or as plain processes.
+//!
+//! It refuses what its host did not allow (privileged containers, host folders, raw options),
+//! hands nothing to a shell unquoted, writes nothing outside a pod's own folder, and starts no
+//! pod twice. It knows no scheduler: which pod goes where is decided before it is asked.
+//!
+//! Start from [`wire`] for the words, [`plan::plan`] for what a pod means, and
+//! [`Runner`](runner::Runner) for what runs it.
+
+pub mod error;
+pub mod folder;
+pub mod plan;
+pub mod runner;
+pub mod wire;

@@ -1,0 +1,74 @@
+//! What runs pods: the one shape that Docker, Slurm and plain processes have.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use tokio::sync::{broadcast, mpsc};
+
+use crate::error::RunError;
+use crate::plan::{Plan, PodId};
+use crate::wire::{CreateReply, ExecRequest, Frame, LogRequest, PingReply, PodStatus, RetrievedPod};
+
+/// Runs pods somewhere. All calls may come at the same time and again after a crash.
+#[async_trait]
+pub trait Runner: Send + Sync + 'static {
+    /// Makes sure that the pod is being run, and says by which id. A pod that is known already is
+    /// left as it is: a second call never starts anything twice.
+    async fn start(&self, pod: RetrievedPod) -> Result<CreateReply, RunError>;
+
+    /// How the pods with these UIDs are, in this order, without those that are unknown.
+    async fn status(&self, uids: &[String]) -> Result<Vec<PodStatus>, RunError>;
+
+    /// How all pods are.
+    async fn list(&self) -> Result<Vec<PodStatus>, RunError>;
+
+    /// A container's log, from what was asked for; it ends with the container if it is followed.
+    async fn logs(&self, request: LogRequest) -> Result<LogStream, RunError>;
+
+    /// Runs a command in a container.
+    async fn exec(&self, request: ExecRequest) -> Result<Session, RunError>;
+
+    /// Ends the pod within `grace` (its own if `None`) and removes all that was made for it.
+    /// A pod that is unknown is gone already.
+    async fn delete(&self, uid: &str, grace: Option<Duration>) -> Result<(), RunError>;
+
+    /// Takes over a changed pod: contents and downward files are rewritten, containers whose
+    /// image changed are replaced once.
+    async fn update(&self, pod: RetrievedPod) -> Result<(), RunError>;
+
+    /// How it is itself, and what it can take.
+    async fn ping(&self) -> PingReply;
+
+    /// The UIDs of pods whose state changed, as it happens; some may be missed, so read
+    /// everything again after a lag.
+    fn changes(&self) -> broadcast::Receiver<String>;
+}
+
+/// A log as it is read.
+pub type LogStream = BoxStream<'static, Result<Bytes, RunError>>;
+
+/// A command that runs in a container.
+pub struct Session {
+    /// To the command: [`Frame::Stdin`] and [`Frame::Resize`].
+    pub input: mpsc::Sender<Frame>,
+    /// From the command; the last is [`Frame::Exit`] or [`Frame::Failed`].
+    pub output: mpsc::Receiver<Frame>,
+}
+
+/// A pod with its plan, as runners keep it.
+#[derive(Debug, Clone)]
+pub struct Known {
+    /// What was sent.
+    pub retrieved: RetrievedPod,
+    /// What it means.
+    pub plan: Plan,
+}
+
+impl Known {
+    /// Who it is.
+    pub fn id(&self) -> &PodId {
+        &self.plan.id
+    }
+}

@@ -1,0 +1,5 @@
+//! Pods against the recorded words of the originals and the real things that run them.
+
+mod it {
+    mod samples;
+}

@@ -1,0 +1,11 @@
+//! Nets: one controller for the networks of many clouds.
+//!
+//! People say who may talk to whom, by name; addresses, permit lists, peerings and VPNs follow in
+//! every cloud. Decisions are pure and stand in [`plan`]; what acts on the outside is thin.
+//! It refuses what it was not told to open: every resource begins with all traffic denied, and a
+//! request that names another namespace's resource fails before any cloud is called.
+//! Start from [`plan`] for what is decided, and from [`wire`] for how it is spoken.
+
+pub mod model;
+pub mod plan;
+pub mod wire;

@@ -1,0 +1,10 @@
+//! Pure decisions: nothing here reads a clock, a network or a random source.
+
+pub mod asn;
+pub mod bgp;
+pub mod connect;
+pub mod rule;
+pub mod space;
+pub mod tags;
+pub mod target;
+pub mod verdict;

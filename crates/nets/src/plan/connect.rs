@@ -1,0 +1,282 @@
+//! Connecting two clouds: which pairs, by how many tunnels, and what comes next.
+//!
+//! The steps are not a list that is walked but what is still missing in the record of the link, so
+//! that an orchestrator that stopped anywhere goes on from the record alone.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::SharedKey;
+use crate::plan::bgp::Ends;
+
+/// Why two clouds are not connected.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// Inside a cloud networks are peered.
+    #[error("{0} cannot be connected to itself; its networks are peered by its own plugin")]
+    Same(String),
+    /// A pair one of the plugins cannot do.
+    #[error("{0} and {1} cannot be connected: {2}")]
+    Pair(String, String, &'static str),
+}
+
+/// How two clouds are connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pair {
+    /// Tunnels side by side.
+    pub tunnels: u8,
+    /// Routes by BGP; otherwise each end is told the other's prefixes.
+    pub bgp: bool,
+    /// Azure takes only some addresses inside tunnels.
+    pub azure: bool,
+}
+
+/// The table of pairs. A name that is none of the public clouds is a cloud of our own kind.
+pub fn pair(a: &str, b: &str) -> Result<Pair, ConnectError> {
+    if a == b {
+        return Err(ConnectError::Same(a.into()));
+    }
+    let is = |name: &str| a == name || b == name;
+    match (is("azure"), is("gcp"), is("ibm")) {
+        (true, _, true) => Ok(Pair { tunnels: 2, bgp: false, azure: true }),
+        (_, _, true) => {
+            Err(ConnectError::Pair(a.into(), b.into(), "ibm has no BGP, and only azure takes static routes"))
+        }
+        (azure, _, false) => Ok(Pair { tunnels: 2, bgp: true, azure }),
+    }
+}
+
+/// One end of a link.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    /// The cloud.
+    pub cloud: String,
+    /// The namespace in it.
+    pub namespace: String,
+    /// The deployment in it.
+    pub deployment: String,
+    /// The spaces that made the link necessary.
+    #[serde(default)]
+    pub spaces: Vec<String>,
+    /// Its VPN gateway, once made.
+    #[serde(default)]
+    pub gateway: Option<Gateway>,
+    /// Whether it was told of the other end.
+    #[serde(default)]
+    pub connected: bool,
+}
+
+/// A VPN gateway as its cloud reports it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gateway {
+    /// Its autonomous system number.
+    pub asn: u32,
+    /// Its public addresses, one for each tunnel.
+    pub addresses: Vec<String>,
+}
+
+/// Two clouds, connected or on the way to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// How.
+    pub pair: Pair,
+    /// The first end.
+    pub a: End,
+    /// The second end.
+    pub b: End,
+    /// The addresses in the tunnels, once chosen.
+    #[serde(default)]
+    pub tunnels: Vec<Ends>,
+    /// The key, made once and kept whatever is tried again.
+    #[serde(default)]
+    pub key: Option<SharedKey>,
+    /// Whether the spaces of the second end were asked for.
+    #[serde(default)]
+    pub spaces_known: bool,
+}
+
+/// Which end of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Side {
+    /// The first.
+    A,
+    /// The second.
+    B,
+}
+
+/// What a link needs next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Choose addresses inside the tunnels.
+    ChooseAddresses,
+    /// Ask for the other prefixes of the network at one end.
+    AskSpaces(Side),
+    /// Make the gateway of one end.
+    MakeGateway(Side),
+    /// Make the shared key.
+    MakeKey,
+    /// Tell one end of the other.
+    Connect(Side),
+    /// Nothing.
+    Done,
+}
+
+impl Link {
+    /// A link of which nothing exists yet. Ends are put in the order of their names, so that a pair
+    /// has one record whoever asks.
+    pub fn new(a: End, b: End) -> Result<Self, ConnectError> {
+        let pair = pair(&a.cloud, &b.cloud)?;
+        // Azure's side comes first, as its addresses in the tunnels must.
+        let first = |end: &End| (end.cloud != "azure", end.cloud.clone(), end.namespace.clone());
+        let (a, b) = if first(&a) <= first(&b) { (a, b) } else { (b, a) };
+        Ok(Self { pair, a, b, tunnels: Vec::new(), key: None, spaces_known: false })
+    }
+
+    /// What its record is called.
+    pub fn name(&self) -> String {
+        format!("{}.{}-{}.{}", self.a.namespace, self.a.cloud, self.b.namespace, self.b.cloud)
+    }
+
+    /// What it needs next.
+    pub fn next(&self) -> Step {
+        if self.pair.bgp && self.tunnels.is_empty() {
+            Step::ChooseAddresses
+        } else if !self.pair.bgp && !self.spaces_known {
+            Step::AskSpaces(Side::B)
+        } else if self.a.gateway.is_none() {
+            Step::MakeGateway(Side::A)
+        } else if self.b.gateway.is_none() {
+            Step::MakeGateway(Side::B)
+        } else if self.key.is_none() {
+            Step::MakeKey
+        } else if !self.a.connected {
+            Step::Connect(Side::A)
+        } else if !self.b.connected {
+            Step::Connect(Side::B)
+        } else {
+            Step::Done
+        }
+    }
+
+    /// The end and the one across.
+    pub fn ends(&self, side: Side) -> (&End, &End) {
+        match side {
+            Side::A => (&self.a, &self.b),
+            Side::B => (&self.b, &self.a),
+        }
+    }
+
+    /// The end, to be changed.
+    pub fn end_mut(&mut self, side: Side) -> &mut End {
+        match side {
+            Side::A => &mut self.a,
+            Side::B => &mut self.b,
+        }
+    }
+
+    /// The addresses of an end inside the tunnels.
+    pub fn addresses(&self, side: Side) -> Vec<String> {
+        let of = |ends: &Ends| if side == Side::A { ends.a } else { ends.b };
+        self.tunnels.iter().map(|ends| of(ends).to_string()).collect()
+    }
+
+    /// All steps from here on, for a plan that is only shown.
+    pub fn remaining(&self) -> Vec<Step> {
+        let mut link = self.clone();
+        let mut steps = Vec::new();
+        loop {
+            let step = link.next();
+            if step == Step::Done {
+                return steps;
+            }
+            link.pretend(step);
+            steps.push(step);
+        }
+    }
+
+    /// Fills in what a step would, with stand-ins.
+    fn pretend(&mut self, step: Step) {
+        let nowhere = std::net::Ipv4Addr::UNSPECIFIED;
+        match step {
+            Step::ChooseAddresses => {
+                self.tunnels = vec![Ends { a: nowhere, b: nowhere }; usize::from(self.pair.tunnels)];
+            }
+            Step::AskSpaces(_) => self.spaces_known = true,
+            Step::MakeGateway(side) => {
+                self.end_mut(side).gateway = Some(Gateway { asn: 0, addresses: vec![] });
+            }
+            Step::MakeKey => self.key = Some(SharedKey::new("")),
+            Step::Connect(side) => self.end_mut(side).connected = true,
+            Step::Done => {}
+        }
+    }
+}
+
+impl Side {
+    /// The other one.
+    #[must_use]
+    pub fn across(self) -> Self {
+        match self {
+            Self::A => Self::B,
+            Self::B => Self::A,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(cloud: &str) -> End {
+        End {
+            cloud: cloud.into(),
+            namespace: "default".into(),
+            deployment: "d".into(),
+            spaces: vec![],
+            gateway: None,
+            connected: false,
+        }
+    }
+
+    #[test]
+    fn the_table_of_pairs() {
+        assert_eq!(pair("azure", "gcp").unwrap(), Pair { tunnels: 2, bgp: true, azure: true });
+        assert_eq!(pair("ibm", "azure").unwrap(), Pair { tunnels: 2, bgp: false, azure: true });
+        assert_eq!(pair("east", "west").unwrap(), Pair { tunnels: 2, bgp: true, azure: false });
+        assert_eq!(pair("gcp", "east").unwrap(), Pair { tunnels: 2, bgp: true, azure: false });
+        assert!(matches!(pair("ibm", "gcp"), Err(ConnectError::Pair(..))));
+        assert!(matches!(pair("ibm", "east"), Err(ConnectError::Pair(..))));
+        assert_eq!(pair("gcp", "gcp"), Err(ConnectError::Same("gcp".into())));
+    }
+
+    #[test]
+    fn a_pair_has_one_name_and_azure_comes_first() {
+        let one = Link::new(end("gcp"), end("azure")).unwrap();
+        let other = Link::new(end("azure"), end("gcp")).unwrap();
+        assert_eq!(one.name(), other.name());
+        assert_eq!(one.a.cloud, "azure");
+    }
+
+    #[test]
+    fn steps_come_in_order_and_each_once() {
+        use Side::{A, B};
+        let link = Link::new(end("azure"), end("gcp")).unwrap();
+        let rest =
+            [Step::MakeGateway(A), Step::MakeGateway(B), Step::MakeKey, Step::Connect(A), Step::Connect(B)];
+        assert_eq!(link.remaining(), [&[Step::ChooseAddresses][..], &rest].concat());
+        let link = Link::new(end("azure"), end("ibm")).unwrap();
+        assert_eq!(link.remaining(), [&[Step::AskSpaces(B)][..], &rest].concat());
+    }
+
+    #[test]
+    fn a_stop_anywhere_goes_on_where_it_was() {
+        let mut link = Link::new(end("east"), end("west")).unwrap();
+        let all = link.remaining();
+        for done in 0..=all.len() {
+            assert_eq!(link.remaining(), all[done..], "after {done} steps");
+            // What is remembered is what is written down.
+            let text = serde_json::to_string(&link).unwrap();
+            link = serde_json::from_str(&text).unwrap();
+            link.pretend(link.next());
+        }
+    }
+}

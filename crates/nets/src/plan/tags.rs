@@ -1,0 +1,604 @@
+//! The hierarchy of tags: leaves stand for resources, groups for other tags and addresses.
+//!
+//! A change is decided first, as a list of [`Write`]s, and applied after those are safe in the store.
+//! What is loaded from the store is applied the same way, so there is one meaning of each write.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::{rule, target};
+
+/// Why a tag cannot be changed so.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TagError {
+    /// The name itself.
+    #[error("tag: {0}")]
+    Name(String),
+    /// Members and an address of its own at once, or neither.
+    #[error("tag `{0}` needs either child_tags, or a uri or ip of its own")]
+    Shape(String),
+    /// The address is none.
+    #[error("ip of tag `{tag}`: `{ip}` is neither an address nor a prefix")]
+    Address {
+        /// The tag.
+        tag: String,
+        /// What was given.
+        ip: String,
+    },
+    /// A leaf would become a group, or the other way round.
+    #[error("tag `{0}` is already {1}; delete it first")]
+    Kind(String, &'static str),
+    /// The hierarchy would contain itself.
+    #[error("child_tags: `{child}` already contains `{parent}`, so it cannot become one of its members")]
+    Cycle {
+        /// The group.
+        parent: String,
+        /// The member that closes the circle.
+        child: String,
+    },
+    /// Nothing has this name.
+    #[error("there is no tag `{0}`")]
+    Unknown(String),
+    /// The group has no such member.
+    #[error("tag `{parent}` has no member `{child}`")]
+    NotAMember {
+        /// The group.
+        parent: String,
+        /// Who is not in it.
+        child: String,
+    },
+}
+
+/// A tag as it is spoken about.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Mapping {
+    /// Its name. The first generation says `tag_name`.
+    #[serde(alias = "tag_name", skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Members of a group: tags, addresses or prefixes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub child_tags: Vec<String>,
+    /// What the cloud calls the resource.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uri: Option<String>,
+    /// Its address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ip: Option<String>,
+}
+
+/// One change to what is remembered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Write {
+    /// This is a leaf now.
+    Leaf {
+        /// The tag.
+        tag: String,
+        /// Its resource.
+        uri: Option<String>,
+        /// Its address.
+        ip: Option<String>,
+    },
+    /// This is a group now.
+    Group(String),
+    /// This is no tag any more.
+    Remove(String),
+    /// The group has this member.
+    Join(String, String),
+    /// The group no longer has this member.
+    Leave(String, String),
+    /// The subscriber follows the tag.
+    Subscribe(String, String),
+    /// The subscriber no longer follows the tag.
+    Unsubscribe(String, String),
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    leaf: Option<Box<Leaf>>,
+    members: Option<BTreeSet<Arc<str>>>,
+    parents: Vec<Arc<str>>,
+    subscribers: Option<BTreeSet<Arc<str>>>,
+}
+
+#[derive(Debug)]
+struct Leaf {
+    uri: Option<Box<str>>,
+    ip: Option<Box<str>>,
+}
+
+impl Node {
+    fn is_needless(&self) -> bool {
+        self.leaf.is_none() && self.members.is_none() && self.parents.is_empty() && self.subscribers.is_none()
+    }
+
+    fn exists(&self) -> bool {
+        self.leaf.is_some() || self.members.is_some()
+    }
+
+    fn members(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.members.iter().flat_map(|members| members.iter())
+    }
+}
+
+/// All tags. Cheap to ask, whatever their number.
+#[derive(Debug, Default)]
+pub struct Graph {
+    nodes: HashMap<Arc<str>, Node>,
+    tags: usize,
+}
+
+impl Graph {
+    /// How many tags there are.
+    pub fn len(&self) -> usize {
+        self.tags
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.tags == 0
+    }
+
+    /// Whether the tag exists.
+    pub fn exists(&self, tag: &str) -> bool {
+        self.nodes.get(tag).is_some_and(Node::exists)
+    }
+
+    /// The tag with its members or its address.
+    pub fn get(&self, tag: &str) -> Option<Mapping> {
+        let node = self.nodes.get(tag).filter(|node| node.exists())?;
+        Some(mapping(tag, node))
+    }
+
+    /// All tags by name.
+    pub fn list(&self) -> Vec<Mapping> {
+        let mut tags: Vec<Mapping> = self
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.exists())
+            .map(|(name, node)| mapping(name, node))
+            .collect();
+        tags.sort_by(|a, b| a.name.cmp(&b.name));
+        tags
+    }
+
+    /// The leaves and addresses a tag stands for, each once.
+    pub fn resolve(&self, tag: &str) -> Vec<Mapping> {
+        let mut seen: HashSet<&str> = HashSet::new();
+        let mut leaves = Vec::new();
+        let mut open = vec![tag];
+        while let Some(name) = open.pop() {
+            if target::parse(name).is_some() {
+                leaves.push(Mapping { ip: Some(name.to_owned()), ..Mapping::default() });
+                continue;
+            }
+            let Some(node) = self.nodes.get(name) else { continue };
+            if node.leaf.is_some() {
+                leaves.push(mapping(name, node));
+            }
+            // From behind, so that members come out in the order of their names.
+            open.extend(node.members().rev_collect().into_iter().filter(|member| seen.insert(member)));
+        }
+        leaves
+    }
+
+    /// The addresses and prefixes a tag stands for.
+    pub fn addresses(&self, tag: &str) -> Vec<String> {
+        self.resolve(tag).into_iter().filter_map(|leaf| leaf.ip).collect()
+    }
+
+    /// Who follows exactly this tag.
+    pub fn subscribers(&self, tag: &str) -> Vec<String> {
+        let subscribers = self.nodes.get(tag).and_then(|node| node.subscribers.as_ref());
+        subscribers.into_iter().flatten().map(ToString::to_string).collect()
+    }
+
+    /// Who follows this tag or any tag that contains it: all whose permit lists a change may touch.
+    pub fn affected(&self, tag: &str) -> BTreeSet<String> {
+        let mut affected = BTreeSet::new();
+        for name in self.with_ancestors(tag) {
+            affected.extend(self.subscribers(name));
+        }
+        affected
+    }
+
+    fn with_ancestors<'a>(&'a self, tag: &'a str) -> HashSet<&'a str> {
+        let mut seen = HashSet::from([tag]);
+        let mut open = vec![tag];
+        while let Some(name) = open.pop() {
+            let parents = self.nodes.get(name).map(|node| node.parents.as_slice()).unwrap_or_default();
+            open.extend(parents.iter().map(|parent| &**parent).filter(|parent| seen.insert(parent)));
+        }
+        seen
+    }
+
+    /// Makes or changes a tag: members are added to a group, a leaf takes a new address.
+    /// No writes mean that all is so already.
+    pub fn set(&self, tag: &Mapping) -> Result<Vec<Write>, TagError> {
+        let name = &tag.name;
+        rule::tag_name(name).map_err(TagError::Name)?;
+        if target::parse(name).is_some() {
+            return Err(TagError::Name(format!("`{name}` is an address and stands for itself")));
+        }
+        let (uri, ip) =
+            (tag.uri.as_ref().filter(|uri| !uri.is_empty()), tag.ip.as_ref().filter(|ip| !ip.is_empty()));
+        let is_leaf = uri.is_some() || ip.is_some();
+        if is_leaf != tag.child_tags.is_empty() {
+            return Err(TagError::Shape(name.clone()));
+        }
+        let node = self.nodes.get(name.as_str());
+        if is_leaf {
+            Self::set_leaf(node, name, uri, ip)
+        } else {
+            self.set_group(node, name, &tag.child_tags)
+        }
+    }
+
+    fn set_leaf(
+        node: Option<&Node>,
+        name: &str,
+        uri: Option<&String>,
+        ip: Option<&String>,
+    ) -> Result<Vec<Write>, TagError> {
+        if node.is_some_and(|node| node.members.is_some()) {
+            return Err(TagError::Kind(name.into(), "a group of other tags"));
+        }
+        if let Some(ip) = ip.filter(|ip| target::parse(ip).is_none()) {
+            return Err(TagError::Address { tag: name.into(), ip: ip.clone() });
+        }
+        let same = node.and_then(|node| node.leaf.as_ref()).is_some_and(|leaf| {
+            leaf.uri.as_deref() == uri.map(String::as_str) && leaf.ip.as_deref() == ip.map(String::as_str)
+        });
+        let write = Write::Leaf { tag: name.into(), uri: uri.cloned(), ip: ip.cloned() };
+        Ok(if same { vec![] } else { vec![write] })
+    }
+
+    fn set_group(
+        &self,
+        node: Option<&Node>,
+        name: &str,
+        children: &[String],
+    ) -> Result<Vec<Write>, TagError> {
+        if node.is_some_and(|node| node.leaf.is_some()) {
+            return Err(TagError::Kind(name.into(), "the tag of a resource"));
+        }
+        let above = self.with_ancestors(name);
+        let mut writes = Vec::new();
+        if node.is_none_or(|node| node.members.is_none()) {
+            writes.push(Write::Group(name.into()));
+        }
+        let mut new = BTreeSet::new();
+        for child in children {
+            rule::tag_name(child).map_err(TagError::Name)?;
+            if above.contains(child.as_str()) {
+                return Err(TagError::Cycle { parent: name.into(), child: child.clone() });
+            }
+            let known = node.is_some_and(|node| {
+                node.members.as_ref().is_some_and(|members| members.contains(child.as_str()))
+            });
+            if !known && new.insert(child.as_str()) {
+                writes.push(Write::Join(name.into(), child.clone()));
+            }
+        }
+        Ok(writes)
+    }
+
+    /// Takes a member out of a group.
+    pub fn delete_member(&self, parent: &str, child: &str) -> Result<Vec<Write>, TagError> {
+        let node = self
+            .nodes
+            .get(parent)
+            .filter(|node| node.exists())
+            .ok_or_else(|| TagError::Unknown(parent.into()))?;
+        if !node.members.as_ref().is_some_and(|members| members.contains(child)) {
+            return Err(TagError::NotAMember { parent: parent.into(), child: child.into() });
+        }
+        Ok(vec![Write::Leave(parent.into(), child.into())])
+    }
+
+    /// Removes a tag, its memberships both ways and its subscriptions. The tag itself goes last, so
+    /// that a removal cut into several commits can be begun again.
+    pub fn delete(&self, tag: &str) -> Result<Vec<Write>, TagError> {
+        let node =
+            self.nodes.get(tag).filter(|node| node.exists()).ok_or_else(|| TagError::Unknown(tag.into()))?;
+        let mut writes: Vec<Write> = Vec::new();
+        writes.extend(node.parents.iter().map(|parent| Write::Leave(parent.to_string(), tag.into())));
+        writes.extend(node.members().map(|member| Write::Leave(tag.into(), member.to_string())));
+        writes.extend(
+            self.subscribers(tag).into_iter().map(|subscriber| Write::Unsubscribe(tag.into(), subscriber)),
+        );
+        writes.push(Write::Remove(tag.into()));
+        Ok(writes)
+    }
+
+    /// Notes who wants to hear of changes. The tag need not exist yet.
+    pub fn subscribe(&self, tag: &str, subscriber: &str) -> Result<Vec<Write>, TagError> {
+        rule::tag_name(tag).map_err(TagError::Name)?;
+        if subscriber.is_empty() {
+            return Err(TagError::Name("the subscriber must not be empty".into()));
+        }
+        let known = self.is_subscribed(tag, subscriber);
+        Ok(if known { vec![] } else { vec![Write::Subscribe(tag.into(), subscriber.into())] })
+    }
+
+    /// Forgets a subscriber; nothing happens if it is not known.
+    pub fn unsubscribe(&self, tag: &str, subscriber: &str) -> Vec<Write> {
+        let known = self.is_subscribed(tag, subscriber);
+        if known { vec![Write::Unsubscribe(tag.into(), subscriber.into())] } else { vec![] }
+    }
+
+    fn is_subscribed(&self, tag: &str, subscriber: &str) -> bool {
+        let subscribers = self.nodes.get(tag).and_then(|node| node.subscribers.as_ref());
+        subscribers.is_some_and(|subscribers| subscribers.contains(subscriber))
+    }
+
+    /// Makes a write true here. Every write may be applied twice.
+    pub fn apply(&mut self, write: &Write) {
+        match write {
+            Write::Leaf { tag, uri, ip } => {
+                let boxed = |text: &Option<String>| text.as_deref().map(Box::from);
+                self.change(tag, |node| node.leaf = Some(Box::new(Leaf { uri: boxed(uri), ip: boxed(ip) })));
+            }
+            Write::Group(tag) => self.change(tag, |node| {
+                node.members.get_or_insert_default();
+            }),
+            Write::Remove(tag) => self.change(tag, |node| {
+                node.leaf = None;
+                node.members = None;
+            }),
+            Write::Join(parent, child) => {
+                let (parent_name, child_name) = (self.intern(parent), self.intern(child));
+                self.change(parent, |node| {
+                    node.members.get_or_insert_default().insert(child_name);
+                });
+                // Addresses stand for themselves and have no entry of their own.
+                if target::parse(child).is_none() {
+                    self.change(child, |node| {
+                        if !node.parents.contains(&parent_name) {
+                            node.parents.push(parent_name);
+                        }
+                    });
+                }
+            }
+            Write::Leave(parent, child) => {
+                self.change(parent, |node| {
+                    if let Some(members) = &mut node.members {
+                        members.remove(child.as_str());
+                    }
+                });
+                self.change(child, |node| node.parents.retain(|name| **name != **parent));
+            }
+            Write::Subscribe(tag, subscriber) => self.change(tag, |node| {
+                node.subscribers.get_or_insert_default().insert(subscriber.as_str().into());
+            }),
+            Write::Unsubscribe(tag, subscriber) => self.change(tag, |node| {
+                if let Some(subscribers) = &mut node.subscribers {
+                    subscribers.remove(subscriber.as_str());
+                }
+                node.subscribers.take_if(|subscribers| subscribers.is_empty());
+            }),
+        }
+    }
+
+    fn intern(&self, name: &str) -> Arc<str> {
+        self.nodes.get_key_value(name).map_or_else(|| name.into(), |(known, _)| Arc::clone(known))
+    }
+
+    fn change(&mut self, tag: &str, change: impl FnOnce(&mut Node)) {
+        let key = self.intern(tag);
+        let node = self.nodes.entry(key).or_default();
+        let before = node.exists();
+        change(node);
+        let (after, needless) = (node.exists(), node.is_needless());
+        self.tags = self.tags + usize::from(after) - usize::from(before);
+        if needless {
+            self.nodes.remove(tag);
+        }
+    }
+}
+
+/// Collects an iterator back to front.
+trait RevCollect<T> {
+    fn rev_collect(self) -> Vec<T>;
+}
+
+impl<'a, I: Iterator<Item = &'a Arc<str>>> RevCollect<&'a str> for I {
+    fn rev_collect(self) -> Vec<&'a str> {
+        let mut all: Vec<&'a str> = self.map(|name| &**name).collect();
+        all.reverse();
+        all
+    }
+}
+
+fn mapping(name: &str, node: &Node) -> Mapping {
+    let text = |text: &Option<Box<str>>| text.as_deref().map(str::to_owned);
+    Mapping {
+        name: name.to_owned(),
+        child_tags: node.members().map(ToString::to_string).collect(),
+        uri: node.leaf.as_ref().and_then(|leaf| text(&leaf.uri)),
+        ip: node.leaf.as_ref().and_then(|leaf| text(&leaf.ip)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn group(name: &str, children: &[&str]) -> Mapping {
+        Mapping {
+            name: name.into(),
+            child_tags: children.iter().map(ToString::to_string).collect(),
+            ..Mapping::default()
+        }
+    }
+
+    fn leaf(name: &str, ip: &str) -> Mapping {
+        Mapping {
+            name: name.into(),
+            uri: Some(format!("uri/{name}")),
+            ip: Some(ip.into()),
+            ..Mapping::default()
+        }
+    }
+
+    fn set(graph: &mut Graph, tag: &Mapping) {
+        for write in graph.set(tag).unwrap() {
+            graph.apply(&write);
+        }
+    }
+
+    fn delete(graph: &mut Graph, tag: &str) {
+        for write in graph.delete(tag).unwrap() {
+            graph.apply(&write);
+        }
+    }
+
+    fn sample() -> Graph {
+        let mut graph = Graph::default();
+        set(&mut graph, &leaf("a", "10.0.0.1"));
+        set(&mut graph, &leaf("b", "10.0.0.2"));
+        set(&mut graph, &group("one", &["a", "b", "10.9.0.0/16"]));
+        set(&mut graph, &group("two", &["b", "later"]));
+        set(&mut graph, &group("all", &["one", "two"]));
+        graph
+    }
+
+    #[test]
+    fn nested_groups_resolve_to_each_leaf_once() {
+        let graph = sample();
+        assert_eq!(graph.addresses("all"), ["10.9.0.0/16", "10.0.0.1", "10.0.0.2"]);
+        assert_eq!(graph.addresses("a"), ["10.0.0.1"]);
+        assert_eq!(graph.addresses("10.1.1.1"), ["10.1.1.1"]);
+        assert!(graph.resolve("nothing").is_empty());
+        assert!(graph.get("later").is_none(), "named, but no tag yet");
+        assert_eq!(graph.get("two").unwrap().child_tags, ["b", "later"]);
+        assert_eq!(graph.len(), 5);
+        // A diamond of many layers would be two to the power of its height if leaves were repeated.
+        let mut deep = Graph::default();
+        set(&mut deep, &leaf("0x", "10.0.0.1"));
+        set(&mut deep, &leaf("0y", "10.0.0.2"));
+        for layer in 1..64 {
+            let below = [format!("{}x", layer - 1), format!("{}y", layer - 1)];
+            let below: Vec<&str> = below.iter().map(String::as_str).collect();
+            set(&mut deep, &group(&format!("{layer}x"), &below));
+            set(&mut deep, &group(&format!("{layer}y"), &below));
+        }
+        assert_eq!(deep.addresses("63x").len(), 2);
+    }
+
+    #[test]
+    fn circles_are_refused_aloud() {
+        let graph = sample();
+        for (parent, child) in [("one", "all"), ("one", "one"), ("a2", "a2")] {
+            let error = graph.set(&group(parent, &["b", child])).unwrap_err();
+            assert_eq!(error, TagError::Cycle { parent: parent.into(), child: child.into() });
+        }
+        assert_eq!(graph.addresses("all").len(), 3);
+    }
+
+    #[test]
+    fn shapes_and_kinds_are_kept_apart() {
+        let graph = sample();
+        let both = Mapping { child_tags: vec!["a".into()], ..leaf("x", "10.0.0.9") };
+        assert_eq!(graph.set(&both), Err(TagError::Shape("x".into())));
+        assert_eq!(graph.set(&group("x", &[])), Err(TagError::Shape("x".into())));
+        assert!(matches!(graph.set(&leaf("one", "10.0.0.9")), Err(TagError::Kind(..))));
+        assert!(matches!(graph.set(&group("a", &["b"])), Err(TagError::Kind(..))));
+        assert!(matches!(graph.set(&leaf("x", "300.0.0.1")), Err(TagError::Address { .. })));
+        assert!(matches!(graph.set(&leaf("10.0.0.1", "10.0.0.1")), Err(TagError::Name(_))));
+        assert!(graph.set(&leaf("a", "10.0.0.1")).unwrap().is_empty(), "nothing changes");
+        assert_eq!(graph.set(&leaf("a", "10.0.0.7")).unwrap().len(), 1, "a resource may move");
+        assert!(graph.set(&group("one", &["a"])).unwrap().is_empty(), "members are added, never replaced");
+    }
+
+    #[test]
+    fn deleting_cleans_parents_members_and_subscriptions() {
+        let mut graph = sample();
+        for (tag, who) in [("one", "s1"), ("all", "s2"), ("b", "s3"), ("two", "s4")] {
+            for write in graph.subscribe(tag, who).unwrap() {
+                graph.apply(&write);
+            }
+        }
+        assert!(graph.subscribe("one", "s1").unwrap().is_empty());
+        assert_eq!(graph.affected("a").into_iter().collect::<Vec<_>>(), ["s1", "s2"]);
+        assert_eq!(graph.affected("b").len(), 4, "those of every tag above hear of it");
+        delete(&mut graph, "one");
+        assert_eq!(graph.get("all").unwrap().child_tags, ["two"]);
+        assert!(graph.subscribers("one").is_empty());
+        assert_eq!(graph.affected("a").len(), 0);
+        assert_eq!(graph.delete("one"), Err(TagError::Unknown("one".into())));
+        assert_eq!(
+            graph.delete_member("two", "a"),
+            Err(TagError::NotAMember { parent: "two".into(), child: "a".into() })
+        );
+        for write in graph.delete_member("two", "later").unwrap() {
+            graph.apply(&write);
+        }
+        assert_eq!(graph.get("two").unwrap().child_tags, ["b"]);
+        for tag in ["all", "two", "a", "b"] {
+            delete(&mut graph, tag);
+        }
+        assert!(graph.nodes.is_empty(), "{graph:?}");
+    }
+
+    proptest! {
+        /// Against a model that keeps plain sets and walks them without any index.
+        #[test]
+        fn agrees_with_plain_sets(steps in prop::collection::vec((0_u8..4, 0_u8..6, 0_u8..6), 1..50)) {
+            let mut graph = Graph::default();
+            let mut model: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+            let name = |n: u8| format!("t{n}");
+            for (what, x, y) in steps {
+                let (x, y) = (name(x), name(y));
+                match what {
+                    0 | 1 => {
+                        let circle = reaches(&model, &y, &x);
+                        let result = graph.set(&group(&x, &[&y]));
+                        prop_assert_eq!(result.is_err(), circle, "{} into {}", y, x);
+                        if let Ok(writes) = result {
+                            for write in &writes {
+                                graph.apply(write);
+                            }
+                            model.entry(x).or_default().insert(y);
+                        }
+                    }
+                    2 => {
+                        let known = model.get_mut(&x).is_some_and(|members| members.remove(&y));
+                        let result = graph.delete_member(&x, &y);
+                        prop_assert_eq!(result.is_ok(), known);
+                        for write in result.into_iter().flatten() {
+                            graph.apply(&write);
+                        }
+                    }
+                    _ => {
+                        let known = model.remove(&x).is_some();
+                        if known {
+                            for members in model.values_mut() {
+                                members.remove(&x);
+                            }
+                        }
+                        let result = graph.delete(&x);
+                        prop_assert_eq!(result.is_ok(), known);
+                        for write in result.into_iter().flatten() {
+                            graph.apply(&write);
+                        }
+                    }
+                }
+                for (tag, members) in &model {
+                    let found: BTreeSet<String> = graph.get(tag).unwrap().child_tags.into_iter().collect();
+                    prop_assert_eq!(&found, members);
+                }
+                prop_assert_eq!(graph.len(), model.len());
+            }
+        }
+    }
+
+    fn reaches(model: &BTreeMap<String, BTreeSet<String>>, from: &str, to: &str) -> bool {
+        from == to
+            || model.get(from).is_some_and(|members| members.iter().any(|member| reaches(model, member, to)))
+    }
+}

@@ -19,8 +19,8 @@ use tokio::{process::Command, time::timeout};
 use crate::{Folder, Process, ProcessId, Program, tools};
 
 /// The daemon starts containerd first; on a busy machine that takes its time.
-const READY: Duration = Duration::from_secs(60);
-const COMMAND: Duration = Duration::from_secs(60);
+const READY: Duration = Duration::from_mins(1);
+const COMMAND: Duration = Duration::from_mins(1);
 /// Where control groups of version 1 are, one folder for each controller.
 const CGROUPS: &str = "/sys/fs/cgroup";
 const CGROUP_PREFIX: &str = "tarbet-testbed-";

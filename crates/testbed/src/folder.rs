@@ -71,6 +71,14 @@ pub(crate) fn home(name: &str) -> PathBuf {
     env::temp_dir().join(format!("tarbet-{name}-{}", rustix::process::getuid().as_raw()))
 }
 
+/// Where run folders are. Process ids mean nothing outside their namespace, so each has its own:
+/// seen from inside another one, every owner out here would look dead.
+fn runs() -> PathBuf {
+    let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    let digits: String = namespace.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
+    home("testbed").join(digits)
+}
+
 struct Run {
     path: PathBuf,
     // Closed by the kernel when we end, which is what the watcher waits for.
@@ -81,7 +89,7 @@ static RUN: LazyLock<Result<Run, String>> =
     LazyLock::new(|| start_run().map_err(|error| format!("{error:#}")));
 
 fn start_run() -> Result<Run> {
-    let home = home("testbed");
+    let home = runs();
     sweep_in(&home)?;
     let me = ProcessId::of(process::id()).context("read this process's own entry in /proc")?;
     let path = home.join(me.to_string());
@@ -103,7 +111,7 @@ fn start_run() -> Result<Run> {
 /// A process is ended only if both its id and its start time are the recorded ones, so a
 /// stranger who got the id later is safe.
 pub fn sweep() -> Result<usize> {
-    sweep_in(&home("testbed"))
+    sweep_in(&runs())
 }
 
 fn sweep_in(home: &Path) -> Result<usize> {

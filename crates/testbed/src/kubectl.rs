@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
 
 /// No command may hang a test: `kubectl wait` is given shorter limits by its caller.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_mins(2);
 
 /// Runs kubectl as one user of one control plane.
 #[derive(Clone, Debug)]

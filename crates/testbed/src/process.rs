@@ -20,10 +20,12 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open},
+    process::{
+        Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, pidfd_open, waitid,
+    },
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -122,9 +124,20 @@ impl Process {
         self.child.id()
     }
 
+    /// Whether it runs, paused or not.
+    pub fn is_running(&self) -> bool {
+        matches!(self.peek(), Ok(None))
+    }
+
     /// How it ended, or `None` while it runs.
     pub fn exited(&mut self) -> Result<Option<ExitStatus>> {
-        self.child.try_wait().with_context(|| format!("look at {}", self.name))
+        match self.peek() {
+            Ok(None) => return Ok(None),
+            // Its own children, if it left any, go before its id is given back.
+            Ok(Some(_)) => self.signal(Signal::KILL),
+            Err(_) => {}
+        }
+        self.child.wait().map(Some).with_context(|| format!("look at {}", self.name))
     }
 
     /// Waits until `probe` gives `Ok`, `Some` or `true`.
@@ -186,7 +199,7 @@ impl Process {
     /// Ends it at once, as a crash would, and waits until it is gone.
     pub fn kill9(&mut self) -> Result<()> {
         if self.exited()?.is_none() {
-            self.signal_group(Signal::KILL);
+            self.signal(Signal::KILL);
             self.child.wait().with_context(|| format!("wait for the end of {}", self.name))?;
         }
         self.forget();
@@ -195,30 +208,36 @@ impl Process {
 
     /// Stops its clock: it keeps its connections and answers nothing.
     pub fn pause(&self) -> Result<()> {
-        kill_process(self.group()?, Signal::STOP).with_context(|| format!("pause {}", self.name))
+        ensure!(self.is_running(), "{} does not run, so it cannot be paused", self.name);
+        self.signal(Signal::STOP);
+        Ok(())
     }
 
     /// Lets it go on after [`Process::pause`].
     pub fn resume(&self) -> Result<()> {
-        kill_process(self.group()?, Signal::CONT).with_context(|| format!("resume {}", self.name))
+        ensure!(self.is_running(), "{} does not run, so it cannot go on", self.name);
+        self.signal(Signal::CONT);
+        Ok(())
     }
 
-    fn group(&self) -> Result<Pid> {
-        raw_pid(self.pid()).with_context(|| format!("{} has no process id", self.name))
+    /// Looks without waiting: nothing while it runs, an error once it has been waited for.
+    fn peek(&self) -> rustix::io::Result<Option<WaitIdStatus>> {
+        let pid = raw_pid(self.pid()).ok_or(rustix::io::Errno::CHILD)?;
+        waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT)
     }
 
-    /// Only while the child has not been waited for: until then its id cannot be reused.
-    fn signal_group(&self, signal: Signal) {
-        if let Ok(group) = self.group() {
+    /// To its whole group, and only until it has been waited for: the id cannot be reused before.
+    fn signal(&self, signal: Signal) {
+        if let Some(group) = raw_pid(self.pid()) {
             let _ = kill_process_group(group, signal);
         }
     }
 
-    fn ask_to_end(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
-            self.signal_group(Signal::TERM);
+    fn ask_to_end(&self) {
+        if self.is_running() {
+            self.signal(Signal::TERM);
             // A paused process acts on SIGTERM only once it goes on.
-            self.signal_group(Signal::CONT);
+            self.signal(Signal::CONT);
         }
     }
 
@@ -226,25 +245,23 @@ impl Process {
         let _ = fs::remove_file(&self.record);
     }
 
-    /// Waits for the end of the child without a runtime: true if it came within its grace.
-    fn ends_in_time(&mut self) -> bool {
-        let Some(pid) = raw_pid(self.pid()) else { return false };
-        let Ok(descriptor) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
-        let timeout = Timespec::try_from(self.program.grace).ok();
-        let _ = poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], timeout.as_ref());
-        matches!(self.child.try_wait(), Ok(Some(_)))
+    /// Waits, without a runtime, until it has ended or its grace is over.
+    fn await_end(&self) {
+        let Some(pid) = raw_pid(self.pid()) else { return };
+        if let Ok(descriptor) = pidfd_open(pid, PidfdFlags::empty()) {
+            let grace = Timespec::try_from(self.program.grace).ok();
+            let _ = poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], grace.as_ref());
+        }
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
+        if self.is_running() {
             self.ask_to_end();
-            if !self.ends_in_time() {
-                let _ = self.kill9();
-            }
+            self.await_end();
         }
-        self.forget();
+        let _ = self.kill9();
     }
 }
 
@@ -357,6 +374,24 @@ mod tests {
         assert!(me.is_alive());
         assert_eq!(me.to_string().parse::<ProcessId>().unwrap(), me);
         assert!(!ProcessId { started: me.started + 1, ..me }.is_alive());
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_child_is_the_end_of_its_group() {
+        let folder = Folder::new("group").unwrap();
+        let program = Program::new("sh").args(["-c", "sleep 600 & echo $! > \"$0\"; wait"]);
+        let written = folder.path().join("grandchild");
+        let mut child = Process::start(&folder, "group", program.arg(&written)).unwrap();
+        let grandchild = child.ready(Duration::from_secs(10), || async {
+            fs::read_to_string(&written).ok()?.trim().parse().ok().and_then(ProcessId::of)
+        });
+        let grandchild = grandchild.await.unwrap();
+        child.pause().unwrap();
+        child.stop().await.unwrap();
+        assert!(!child.is_running());
+        assert!(child.pause().is_err());
+        let gone = || !grandchild.is_alive();
+        crate::wait_for(Duration::from_secs(10), "the end of the grandchild", gone).await.unwrap();
     }
 
     #[tokio::test]

@@ -15,7 +15,9 @@ use crate::{
 const MASTER: &str = "tarbet";
 /// A silent master is given up after this long; less would mistake a busy machine for a failure.
 const DOWN_AFTER: Duration = Duration::from_secs(2);
-const READY: Duration = Duration::from_secs(60);
+/// Sentinels look at servers every 10 s and at each other every 2 s; no test has that long.
+const HURRY: [&str; 6] = ["SENTINEL", "DEBUG", "INFO-PERIOD", "500", "PUBLISH-PERIOD", "500"];
+const READY: Duration = Duration::from_mins(1);
 
 /// How to start [`Sentinels`].
 #[derive(Clone, Debug)]
@@ -38,7 +40,7 @@ impl Default for SentinelOptions {
 #[derive(Debug)]
 pub struct Sentinels {
     // In the order they must go.
-    sentinels: Vec<Process>,
+    watchers: Vec<Process>,
     nodes: [Redis; 2],
     tls: Option<CertificateFiles>,
     lease: Lease,
@@ -76,7 +78,7 @@ impl Sentinels {
         let replica = Redis::start_with(node(vec![announce, eager, follow])).await?;
 
         let program = tools::redis("redis-sentinel").await?;
-        let mut sentinels = Vec::new();
+        let mut watchers = Vec::new();
         for (index, port) in lease.ports().enumerate() {
             let name = format!("sentinel-{index}");
             let mut config = listen(port, tls.as_ref());
@@ -85,9 +87,10 @@ impl Sentinels {
             let config = folder.write(&format!("{name}.conf"), &config)?;
             let mut sentinel = Process::start(&folder, &name, Program::new(&program).arg(config))?;
             sentinel.ready(READY, || answers(port, tls.as_ref(), None)).await?;
-            sentinels.push(sentinel);
+            command(port, tls.as_ref(), None, &HURRY).await?;
+            watchers.push(sentinel);
         }
-        let set = Self { sentinels, nodes: [master, replica], tls, lease, _folder: folder };
+        let set = Self { watchers, nodes: [master, replica], tls, lease, _folder: folder };
         set.settled().await?;
         Ok(set)
     }
@@ -115,7 +118,7 @@ impl Sentinels {
 
     /// The sentinel processes, to pause or kill.
     pub fn sentinels(&mut self) -> &mut [Process] {
-        &mut self.sentinels
+        &mut self.watchers
     }
 
     /// The port of the master as all sentinels see it; an error while they disagree.
@@ -179,7 +182,7 @@ impl Sentinels {
 
     /// Waits until every sentinel knows one live replica and all its peers.
     async fn settled(&self) -> Result<()> {
-        let peers = (self.sentinels.len() - 1).to_string();
+        let peers = (self.watchers.len() - 1).to_string();
         eventually(READY, "the sentinels to know the whole set", || async {
             let master = self.master_port().await?;
             for port in self.lease.ports() {

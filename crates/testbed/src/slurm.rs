@@ -16,7 +16,7 @@ use tokio::{process::Command, time::timeout};
 
 use crate::{Folder, Lease, Process, Program, tools};
 
-const READY: Duration = Duration::from_secs(60);
+const READY: Duration = Duration::from_mins(1);
 const COMMAND: Duration = Duration::from_secs(30);
 
 /// How to start a [`Slurm`].

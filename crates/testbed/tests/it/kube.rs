@@ -154,7 +154,7 @@ async fn the_scheduler_binds_a_pod_to_a_ready_node() {
     });
     kubectl.apply(&pod).await.unwrap();
     let pod = ["get", "pod", "passenger", "-n", &namespace, "-o", "jsonpath={.spec.nodeName}"];
-    let bound = || async { kubectl.run(&pod).await.map(|node| node == "raft").unwrap_or(false) };
+    let bound = || async { kubectl.run(&pod).await.is_ok_and(|node| node == "raft") };
     eventually(SOON, "the pod on the raft", bound).await.unwrap();
     kubectl.run(&["delete", "node", "raft"]).await.unwrap();
 }

@@ -2,11 +2,13 @@
 
 use std::{
     collections::HashSet,
+    fs::File,
     io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
-use tarbet_testbed::Lease;
+use tarbet_testbed::{Lease, wait_for};
 
 /// How many takers: more with `EFFORT`.
 fn takers() -> usize {
@@ -16,6 +18,24 @@ fn takers() -> usize {
 fn lease_elsewhere() -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_testbed"));
     command.args(["lease", "3"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+fn first_port(process: &mut Child) -> u16 {
+    let mut line = String::new();
+    BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn the_lease_of_a_killed_process_frees_itself() {
+    let mut process = lease_elsewhere();
+    let user = rustix::process::getuid().as_raw();
+    let lock = std::env::temp_dir().join(format!("tarbet-ports-{user}/{}", first_port(&mut process)));
+    let lock = File::open(lock).unwrap();
+    assert!(lock.try_lock().is_err());
+    process.kill().unwrap();
+    process.wait().unwrap();
+    wait_for(Duration::from_secs(20), "the dead owner's lock", || lock.try_lock().is_ok()).await.unwrap();
 }
 
 #[test]

@@ -1,11 +1,16 @@
 //! Sentinels move the master, asked or not.
 
-use tarbet_testbed::{SentinelOptions, Sentinels};
+use std::time::Duration;
 
-async fn write(set: &mut Sentinels, port: u16, value: &str) {
-    let node = set.nodes().iter_mut().find(|node| node.port() == port).unwrap();
-    node.command(&["SET", "key", value]).await.unwrap();
-    assert_eq!(node.command(&["WAIT", "1", "10000"]).await.unwrap(), "1");
+use tarbet_testbed::{SentinelOptions, Sentinels, eventually};
+
+/// Writes at the master and waits until the replica has it: a failover keeps no more than that.
+async fn write(set: &mut Sentinels, master: u16, value: &str) {
+    let [a, b] = set.nodes();
+    let (master, replica) = if a.port() == master { (a, b) } else { (b, a) };
+    master.command(&["SET", "key", value]).await.unwrap();
+    let copied = || async { replica.command(&["GET", "key"]).await.is_ok_and(|copy| copy == value) };
+    eventually(Duration::from_secs(20), "the replica to copy", copied).await.unwrap();
 }
 
 async fn read(set: &mut Sentinels, port: u16) -> String {

@@ -60,10 +60,11 @@ macro_rules! codes {
 pub mod cluster;
 pub mod ground;
 pub mod jobs;
+pub mod nets;
 pub mod pods;
 pub mod reach;
 
-static RANGES: &[&[&Code]] = &[ground::RANGE, cluster::RANGE, reach::RANGE, jobs::RANGE, pods::RANGE];
+static RANGES: &[&[&Code]] = &[ground::RANGE, cluster::RANGE, reach::RANGE, jobs::RANGE, pods::RANGE, nets::RANGE];
 
 /// Every code, in order.
 pub fn all() -> impl Iterator<Item = &'static Code> {
@@ -111,6 +112,7 @@ mod tests {
         }
         assert!(ground::RANGE.iter().all(|c| c.id.starts_with("TB-0")));
         assert!(reach::RANGE.iter().all(|c| c.id.starts_with("TB-1")));
+        assert!(nets::RANGE.iter().all(|c| c.id.starts_with("TB-4")));
     }
 
     #[test]

@@ -29,7 +29,7 @@ const FILE: &str = "authority.pem";
 /// The certificate alone, for others to trust.
 const PUBLIC_FILE: &str = "ca.crt";
 /// The machine will be replaced before.
-const VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+const VALIDITY: Duration = Duration::from_hours(10 * 365 * 24);
 
 /// Why the authority could not do its work.
 #[derive(Debug, thiserror::Error)]

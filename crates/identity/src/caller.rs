@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
-use aws_lc_rs::digest::{Context, SHA256, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
 
+use crate::hash::{sha256, sha256_of_parts};
 use crate::jwt::{Algorithm, BadPolicy, Claims, JwtError, KeySet, Signer, Verifier, VerifierPolicy};
 use crate::key::{PrivateKey, PublicKey};
 use crate::random::{self, NoEntropy};
@@ -17,7 +17,7 @@ use crate::secret::Secret;
 use crate::subject::Subject;
 
 /// Longest life of a caller's token, whatever its issuer wrote: what is stolen is soon useless.
-pub const MAX_LIFETIME: Duration = Duration::from_secs(300);
+pub const MAX_LIFETIME: Duration = Duration::from_mins(5);
 /// Sites keep their own clocks.
 const SKEW: Duration = Duration::from_secs(30);
 const TOKEN_TYPE: &str = "tarbet-caller";
@@ -30,22 +30,12 @@ pub struct RequestDigest([u8; 32]);
 impl RequestDigest {
     /// The fingerprint of a request whose body is at hand. The path is the one that is sent on.
     pub fn new(method: &str, path_and_query: &str, body: &[u8]) -> Self {
-        let mut body_hash = [0; 32];
-        body_hash.copy_from_slice(digest(&SHA256, body).as_ref());
-        Self::with_body_hash(method, path_and_query, &body_hash)
+        Self::with_body_hash(method, path_and_query, &sha256(body))
     }
 
     /// The same when only the SHA-256 of the body is known.
     pub fn with_body_hash(method: &str, path_and_query: &str, body_hash: &[u8; 32]) -> Self {
-        let mut context = Context::new(&SHA256);
-        // Each part with its length, so that no two requests run together into one.
-        for part in [method.as_bytes(), path_and_query.as_bytes(), body_hash] {
-            context.update(&(part.len() as u64).to_be_bytes());
-            context.update(part);
-        }
-        let mut bytes = [0; 32];
-        bytes.copy_from_slice(context.finish().as_ref());
-        Self(bytes)
+        Self(sha256_of_parts([method.as_bytes(), path_and_query.as_bytes(), body_hash]))
     }
 
     fn encode(&self) -> String {
@@ -200,7 +190,7 @@ mod tests {
         (CallerIssuer::new(key), verifier)
     }
 
-    const MINUTE: Duration = Duration::from_secs(60);
+    const MINUTE: Duration = Duration::from_mins(1);
 
     #[test]
     fn bound_to_use() {

@@ -19,6 +19,7 @@ pub mod token;
 #[cfg(test)]
 mod effort;
 mod files;
+mod hash;
 mod pem;
 mod random;
 

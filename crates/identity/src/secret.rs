@@ -53,6 +53,15 @@ impl Secret {
         file::read_text(path).map(Self::new)
     }
 
+    /// Writes it to a new file that only the owner may read. `false` means that a file is there already.
+    pub fn create_file(&self, path: impl AsRef<Path>) -> std::io::Result<bool> {
+        let path = path.as_ref();
+        if let Some(folder) = path.parent() {
+            crate::files::private_folder(folder)?;
+        }
+        crate::files::create(path, self.expose().as_bytes(), crate::files::PRIVATE)
+    }
+
     /// For `#[serde(deserialize_with = "Secret::deserialize_inline")]`, on the few fields (a request
     /// body, never a config file) that carry a secret in the clear.
     pub fn deserialize_inline<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

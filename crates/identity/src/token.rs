@@ -14,8 +14,9 @@ pub use text::{NotAToken, Token};
 use std::fmt;
 use std::str::FromStr;
 
-use aws_lc_rs::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
+
+use crate::hash::sha256;
 
 /// What a token is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -55,9 +56,7 @@ pub struct NotAHash;
 ///
 /// For such tokens the strength of the hash is that of their randomness; GitLab's have 50 characters.
 pub fn hash_opaque(presented: &str) -> TokenHash {
-    let mut bytes = [0; 32];
-    bytes.copy_from_slice(digest(&SHA256, presented.as_bytes()).as_ref());
-    TokenHash(bytes)
+    TokenHash(sha256(presented.as_bytes()))
 }
 
 impl TokenHash {

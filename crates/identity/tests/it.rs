@@ -1,5 +1,6 @@
 //! The crate from outside: real sockets, real files, hostile input.
 
+#[cfg(test)]
 mod it {
     mod authority;
     mod canary;

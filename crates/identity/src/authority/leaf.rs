@@ -18,7 +18,7 @@ use crate::subject::Subject;
 use crate::tls::AltName;
 
 /// Long enough to sleep through a holiday, short enough to be renewed by routine.
-const VALIDITY: Duration = Duration::from_secs(90 * 24 * 3600);
+const VALIDITY: Duration = Duration::from_hours(90 * 24);
 /// Certificates begin a little early, for peers whose clocks are behind.
 const EARLY: SignedDuration = SignedDuration::from_mins(5);
 

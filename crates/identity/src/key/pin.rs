@@ -6,8 +6,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use aws_lc_rs::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
+
+use crate::hash::sha256;
 
 /// SHA-256 over a DER SubjectPublicKeyInfo, printed as `sha256:` and hex.
 ///
@@ -24,9 +25,7 @@ pub struct NotAPin;
 impl Pin {
     /// The pin of a key given as DER SubjectPublicKeyInfo.
     pub fn of_public_key_info(der: &[u8]) -> Self {
-        let mut bytes = [0; 32];
-        bytes.copy_from_slice(digest(&SHA256, der).as_ref());
-        Self(bytes)
+        Self(sha256(der))
     }
 
     /// The hash itself.

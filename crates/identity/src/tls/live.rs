@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use aws_lc_rs::digest::{Context, SHA256};
 use jiff::Timestamp;
 use tokio::time::Interval;
 use zeroize::Zeroizing;
 
 use super::TlsError;
+use crate::hash::sha256_of_parts;
 
 /// No certificate bundle comes near this.
 const MAX_FILE: u64 = 4 * 1024 * 1024;
@@ -43,18 +43,10 @@ impl FileSet {
             .into_iter()
             .map(|path| (path.to_owned(), read(path).map_err(|error| error.kind())))
             .collect();
-        let mut context = Context::new(&SHA256);
-        for content in contents.values() {
-            match content {
-                Ok(bytes) => {
-                    context.update(&(bytes.len() as u64).to_be_bytes());
-                    context.update(bytes);
-                }
-                Err(kind) => context.update(kind.to_string().as_bytes()),
-            }
-        }
-        let mut digest = [0; 32];
-        digest.copy_from_slice(context.finish().as_ref());
+        let digest = sha256_of_parts(contents.values().flat_map(|content| match content {
+            Ok(bytes) => [b"read".as_slice(), bytes.as_slice()],
+            Err(_) => [b"failed".as_slice(), b""],
+        }));
         Self { contents, digest }
     }
 

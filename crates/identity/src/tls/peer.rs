@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
-use aws_lc_rs::digest::{SHA256, digest};
 use jiff::Timestamp;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use crate::hash::sha256;
 use crate::key::Pin;
 use crate::subject::Subject;
 
@@ -46,12 +46,10 @@ impl PeerIdentity {
             .ok()?
             .map_or(Vec::new(), |names| names.value.general_names.iter().filter_map(alt_name).collect());
         let common_name = certificate.subject().iter_common_name().next().and_then(|name| name.as_str().ok());
-        let mut fingerprint = [0; 32];
-        fingerprint.copy_from_slice(digest(&SHA256, der).as_ref());
         Some(Self {
             common_name: common_name.map(str::to_owned),
             names,
-            fingerprint,
+            fingerprint: sha256(der),
             pin: Pin::of_public_key_info(certificate.public_key().raw),
             expires: Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()?,
         })

@@ -14,7 +14,9 @@ use tokio::time::Interval;
 
 use super::live::{self, FileSet, Live, Recipe};
 use super::pinned::{self, Pinned};
-use super::{CaSource, CredentialSource, HandshakeError, Refresh, TlsError, TlsStream, provider};
+use super::{
+    CaSource, CredentialSource, HandshakeError, PeerIdentity, Refresh, TlsError, TlsStream, provider,
+};
 use crate::key::PinSet;
 
 /// As long as agents and browsers wait; a peer that dawdles longer holds a socket for nothing.
@@ -95,8 +97,14 @@ impl ServerTls {
     }
 }
 
+/// What a handshake needs, and what it shows.
+pub(super) struct Ready {
+    config: Arc<ServerConfig>,
+    identity: PeerIdentity,
+}
+
 impl Recipe for ServerTls {
-    type Config = ServerConfig;
+    type Config = Ready;
 
     fn files(&self) -> Vec<&Path> {
         let mut files = self.credential.files();
@@ -106,20 +114,20 @@ impl Recipe for ServerTls {
         files
     }
 
-    fn make(&self, files: &FileSet, now: Timestamp) -> Result<(ServerConfig, Option<Timestamp>), TlsError> {
+    fn make(&self, files: &FileSet, now: Timestamp) -> Result<(Ready, Option<Timestamp>), TlsError> {
         let (credential, renew) = self.credential.load(files, now)?;
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(self.versions())
             .map_err(|error| TlsError::Settings(error.into()))?
             .with_client_cert_verifier(self.verifier(files)?)
-            .with_cert_resolver(Arc::new(SingleCertAndKey::from(credential.key)));
+            .with_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(&credential.key))));
         config.alpn_protocols.clone_from(&self.alpn);
         if !matches!(self.clients, ClientCerts::NotAsked) {
             // A resumed session skips the client's certificate: one that was since revoked would pass.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
-        Ok((config, renew))
+        Ok((Ready { config: Arc::new(config), identity: credential.identity().clone() }, renew))
     }
 }
 
@@ -136,12 +144,17 @@ impl Acceptor {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let acceptor = tokio_rustls::TlsAcceptor::from(self.live.current());
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::clone(&self.live.current().config));
         match tokio::time::timeout(self.timeout, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => Ok(TlsStream::new(stream)),
             Ok(Err(error)) => Err(error.into()),
             Err(_) => Err(HandshakeError::TimedOut),
         }
+    }
+
+    /// What the certificate of the moment says, such as when it ends.
+    pub fn identity(&self) -> PeerIdentity {
+        self.live.current().identity.clone()
     }
 
     /// Looks at the files, and at the clock when the built-in authority issues the certificate.

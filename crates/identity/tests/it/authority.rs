@@ -93,7 +93,7 @@ fn leaves_say_what_was_asked_and_end_in_time() -> Result<()> {
     let scene = Scene::new()?;
     let site = Subject::site("paris")?;
     let leaf = Leaf::new(Usage::Both).dns("gw.example").ip([10, 0, 0, 1]).subject(&site);
-    let issued = scene.issue(&leaf.clone().valid_for(Duration::from_secs(3600)))?;
+    let issued = scene.issue(&leaf.clone().valid_for(Duration::from_hours(1)))?;
     let credential = Credential::from_pem(issued.certificate_pem.as_bytes(), &issued.key_pem)?;
     let identity = credential.identity();
     let uri = AltName::Uri("spiffe://tarbet/site/paris".to_owned());
@@ -104,7 +104,7 @@ fn leaves_say_what_was_asked_and_end_in_time() -> Result<()> {
     let due = renewal_due(issued.not_before, issued.not_after);
     assert!(issued.not_before < due && due < issued.not_after);
     // Never beyond the authority itself.
-    let forever = scene.issue(&leaf.clone().valid_for(Duration::from_secs(50 * 365 * 24 * 3600)))?;
+    let forever = scene.issue(&leaf.clone().valid_for(Duration::from_hours(50 * 365 * 24)))?;
     assert!(forever.not_after < now() + SignedDuration::from_hours(10 * 366 * 24));
     // Two parties in one certificate are none.
     let both = leaf.subject(&Subject::new(SubjectKind::User, "ann")?);

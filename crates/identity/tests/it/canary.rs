@@ -164,7 +164,7 @@ fn tokens() -> Result<()> {
     // Signed tokens are bearer secrets, too.
     let issuer = CallerIssuer::new(PrivateKey::generate()?);
     let site = Subject::site("paris")?;
-    let signed = issuer.issue("ann", &site, None, now(), std::time::Duration::from_secs(60))?;
+    let signed = issuer.issue("ann", &site, None, now(), std::time::Duration::from_mins(1))?;
     Canary::of(signed.expose().as_bytes()).debug("signed", &signed);
     let verifier = external_api(SecretBytes::new(vec![1; 32]), IssuerCheck::Any)?;
     let error = verifier.verify(signed.expose(), Timestamp::now()).unwrap_err();

@@ -56,7 +56,7 @@ fn spki_pem(key: &PrivateKey) -> String {
 fn a_public_key_is_never_an_hmac_secret() {
     let key = PrivateKey::generate().unwrap();
     let verifier = pinned(&[key.public()]);
-    let raw = hex::decode(hex::encode(key.public().to_string())).unwrap();
+    let raw = URL_SAFE_NO_PAD.decode(&key.public().to_string()[8..]).unwrap();
     let id = key.public().id();
     for material in [spki_pem(&key).into_bytes(), raw, spki_pem(&key).trim().into()] {
         for alg in ["HS256", "HS384", "HS512"] {
@@ -84,7 +84,7 @@ fn no_spelling_of_none_is_an_algorithm() {
         for token in [format!("{body}."), forge(&header, CLAIMS, &[7; 32])] {
             assert_eq!(shared().verify(&token, at(1000)), Err(JwtError::Algorithm), "{alg:?}");
         }
-        assert_eq!(shared().verify(&body, at(1000)).unwrap_err().to_string().is_empty(), false);
+        assert!(shared().verify(&body, at(1000)).is_err());
     }
 }
 

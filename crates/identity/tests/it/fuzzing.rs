@@ -1,6 +1,8 @@
 //! No bytes from outside make a parser panic.
 
 use proptest::prelude::*;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use tarbet_identity::authority::{Leaf, Usage};
 use tarbet_identity::jwt::{Claims, Signer};
 use tarbet_identity::{PrivateKey, Token, TokenKind, fuzz};
@@ -15,12 +17,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let leaf = Leaf::new(Usage::Both).dns("localhost").ip([127, 0, 0, 1]).ip([0u16; 8]);
     let issued = scene.issue(&leaf).unwrap();
     let pem = issued.certificate_pem.clone();
-    let der = rustls::pki_types::CertificateDer::from(
-        <rustls::pki_types::CertificateDer<'_> as rustls::pki_types::pem::PemObject>::from_pem_slice(
-            pem.as_bytes(),
-        )
-        .unwrap(),
-    );
+    let der = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
     let key = PrivateKey::generate().unwrap();
     let jwks = format!(
         r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","kid":"a","x":"{}"}},{{"kty":"EC","crv":"P-256","kid":"b","x":"{1}","y":"{1}"}},{{"kty":"RSA","kid":"c","n":"{2}","e":"AQAB"}}]}}"#,
@@ -55,7 +52,9 @@ fn damaged_input() {
                     _ => bytes.truncate(at.max(1)),
                 }
             }
-            ENTRIES.iter().for_each(|entry| entry(&bytes));
+            for entry in ENTRIES {
+                entry(&bytes);
+            }
             Ok(())
         })
         .unwrap();
@@ -67,7 +66,9 @@ proptest! {
     #[test]
     fn random_input(bytes in prop::collection::vec(any::<u8>(), 0..600), text in "[ -~]{0,80}", json in "[{}\\[\\]\",:0-9a-z.]{0,80}") {
         for input in [&bytes[..], text.as_bytes(), json.as_bytes()] {
-            ENTRIES.iter().for_each(|entry| entry(input));
+            for entry in ENTRIES {
+                entry(input);
+            }
         }
     }
 }

@@ -127,7 +127,7 @@ async fn other_protocols_silence_and_hanging_up_have_their_own_words() -> Result
 async fn a_silent_peer_is_not_waited_for_for_ever() -> Result<()> {
     let scene = Scene::new()?;
     let settings = ServerTls::new(scene.source(Scene::server_leaf()));
-    let acceptor = settings.handshake_timeout(Duration::from_secs(3600)).build(now())?;
+    let acceptor = settings.handshake_timeout(Duration::from_hours(1)).build(now())?;
     let (near, _far) = tokio::io::duplex(1024);
     assert!(matches!(acceptor.accept(near).await, Err(HandshakeError::TimedOut)));
     let (near, _far) = tokio::io::duplex(1024);

@@ -1,0 +1,232 @@
+//! What a site permits: rules in a file beside the agent, judged by a pure function.
+//!
+//! Without a file an agent offers `kubernetes` and `info`, within the RBAC of its own account. With
+//! one, only what a rule names is permitted. Nothing in a request widens that.
+
+mod kube_path;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use kube_path::{KubeRequest, NotCanonical};
+
+/// The rules of a site.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Policy {
+    /// What may be asked of the Kubernetes API. Absent: nothing.
+    pub kubernetes: Vec<KubeRule>,
+    /// Which TCP hosts may be reached. Absent: none.
+    pub tcp: Vec<TcpRule>,
+    /// Other services by name, permitted whole.
+    pub services: Vec<String>,
+    /// Users, groups or accounts that requests may impersonate, with `*` at an end as a wildcard.
+    /// `system:` names are never impersonated.
+    pub impersonate: Vec<String>,
+}
+
+/// Permits some requests to the Kubernetes API. A list that is absent matches everything, with two
+/// exceptions: `proxy` subresources must be named.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct KubeRule {
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`.
+    pub verbs: Option<Vec<String>>,
+    /// Namespaces, with `*` at an end as a wildcard. With a list, cluster-wide requests are refused.
+    pub namespaces: Option<Vec<String>>,
+    /// `pods`, `pods/log`, `deployments.apps`, `*`.
+    pub resources: Option<Vec<String>>,
+    /// Paths that are no resources, such as `/version` or `/openapi/*`.
+    pub paths: Option<Vec<String>>,
+}
+
+/// Permits some TCP hosts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TcpRule {
+    /// A host name or address, with `*` at an end as a wildcard.
+    pub host: String,
+    /// Its ports. Absent: all.
+    #[serde(default)]
+    pub ports: Option<Vec<u16>>,
+}
+
+/// What a request wants, as the policy sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wanted {
+    /// A request to the Kubernetes API, and whom it impersonates.
+    Kubernetes(KubeRequest, Vec<String>),
+    /// A TCP connection.
+    Tcp(String, u16),
+    /// Any other service.
+    Service(String),
+}
+
+/// The judgement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Go ahead.
+    Permit,
+    /// No, and why.
+    Refuse(String),
+}
+
+impl Policy {
+    /// What holds where no file says otherwise.
+    pub fn without_file() -> Self {
+        Self { kubernetes: vec![KubeRule::default()], services: vec!["info".into()], ..Self::default() }
+    }
+
+    /// Whether any rule could permit anything of this service.
+    pub fn offers(&self, service: &str) -> bool {
+        match service {
+            "kubernetes" => !self.kubernetes.is_empty(),
+            "tcp" => !self.tcp.is_empty(),
+            other => self.services.iter().any(|name| name == other),
+        }
+    }
+
+    /// Judges one request.
+    pub fn judge(&self, wanted: &Wanted) -> Verdict {
+        match wanted {
+            Wanted::Kubernetes(request, impersonated) => {
+                if let Some(name) = impersonated.iter().find(|name| !self.may_impersonate(name)) {
+                    return Verdict::Refuse(format!("nobody may impersonate `{name}`"));
+                }
+                permit_if(self.kubernetes.iter().any(|rule| rule.permits(request)), || {
+                    format!("no kubernetes rule matches {request}")
+                })
+            }
+            Wanted::Tcp(host, port) => permit_if(self.tcp.iter().any(|rule| rule.permits(host, *port)), || {
+                format!("no tcp rule matches {host}:{port}")
+            }),
+            Wanted::Service(name) => permit_if(self.offers(name), || format!("the service `{name}` is not listed")),
+        }
+    }
+
+    fn may_impersonate(&self, name: &str) -> bool {
+        !name.starts_with("system:") && self.impersonate.iter().any(|pattern| matches(pattern, name))
+    }
+}
+
+fn permit_if(permitted: bool, why: impl FnOnce() -> String) -> Verdict {
+    if permitted { Verdict::Permit } else { Verdict::Refuse(why()) }
+}
+
+impl KubeRule {
+    fn permits(&self, request: &KubeRequest) -> bool {
+        let named = |list: &Option<Vec<String>>, name: &str| {
+            list.as_ref().is_none_or(|list| list.iter().any(|pattern| matches(pattern, name)))
+        };
+        match request {
+            KubeRequest::Path { verb, path } => {
+                // A rule about resources or namespaces says nothing about other paths, unless it names them.
+                let about_paths = self.paths.is_some() || (self.resources.is_none() && self.namespaces.is_none());
+                about_paths && named(&self.verbs, verb) && named(&self.paths, path)
+            }
+            KubeRequest::Resource { verb, namespace, subresource, .. } => {
+                let full = request.resource_name();
+                let about_resources = self.resources.is_some() || self.paths.is_none();
+                let in_namespace = match (&self.namespaces, namespace) {
+                    (None, _) => true,
+                    (Some(_), None) => false,
+                    (Some(list), Some(namespace)) => list.iter().any(|pattern| matches(pattern, namespace)),
+                };
+                let resource = match (&self.resources, subresource.as_deref()) {
+                    (Some(list), Some("proxy")) => list.contains(&full),
+                    (None, Some("proxy")) => false,
+                    (None, _) => true,
+                    (Some(list), _) => list.iter().any(|pattern| pattern == "*" || *pattern == full),
+                };
+                about_resources && named(&self.verbs, verb) && in_namespace && resource
+            }
+        }
+    }
+}
+
+impl TcpRule {
+    fn permits(&self, host: &str, port: u16) -> bool {
+        matches(&self.host, &host.to_ascii_lowercase()) && self.ports.as_ref().is_none_or(|ports| ports.contains(&port))
+    }
+}
+
+/// Equality, with `*` at the beginning or the end standing for anything.
+fn matches(pattern: &str, text: &str) -> bool {
+    match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
+        _ if pattern == "*" => true,
+        (_, Some(prefix)) => text.starts_with(prefix),
+        (Some(suffix), _) => text.ends_with(suffix),
+        _ => pattern == text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(method: &str, path: &str) -> Wanted {
+        Wanted::Kubernetes(KubeRequest::parse(method, path, None).unwrap(), vec![])
+    }
+
+    fn permits(policy: &Policy, method: &str, path: &str) -> bool {
+        policy.judge(&wanted(method, path)) == Verdict::Permit
+    }
+
+    #[test]
+    fn without_a_file_the_kubernetes_api_is_open_within_rbac_and_nothing_else() {
+        let policy = Policy::without_file();
+        assert!(permits(&policy, "GET", "/api/v1/pods"));
+        assert!(permits(&policy, "DELETE", "/apis/apps/v1/namespaces/a/deployments/b"));
+        assert!(permits(&policy, "GET", "/version"));
+        assert!(!permits(&policy, "GET", "/api/v1/namespaces/a/services/b/proxy/secret"), "proxy must be named");
+        assert_ne!(policy.judge(&Wanted::Tcp("db".into(), 5432)), Verdict::Permit);
+        assert!(!policy.offers("tcp") && policy.offers("info"));
+    }
+
+    #[test]
+    fn a_rule_permits_what_it_names_and_no_more() {
+        let policy: Policy = serde_saphyr::from_str(
+            "kubernetes:\n  - verbs: [get, list]\n    namespaces: ['team-*']\n    resources: [pods, pods/log]\n  - paths: [/version, /openapi/*]\n",
+        )
+        .unwrap();
+        assert!(permits(&policy, "GET", "/api/v1/namespaces/team-a/pods/x/log"));
+        assert!(permits(&policy, "GET", "/openapi/v3"));
+        for (method, path) in [
+            ("GET", "/api/v1/pods"),
+            ("GET", "/api/v1/namespaces/other/pods"),
+            ("POST", "/api/v1/namespaces/team-a/pods"),
+            ("GET", "/api/v1/namespaces/team-a/pods?watch=true"),
+            ("GET", "/api/v1/namespaces/team-a/secrets"),
+            ("GET", "/api/v1/namespaces/team-a/pods/x/exec"),
+            ("GET", "/apis/metrics.k8s.io/v1beta1/namespaces/team-a/pods"),
+            ("GET", "/api/v1/namespaces/team-a"),
+            ("GET", "/healthz"),
+        ] {
+            assert!(!permits(&policy, method, path), "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn system_names_are_never_impersonated() {
+        let policy = Policy { impersonate: vec!["*".into()], ..Policy::without_file() };
+        let ask = |name: &str| {
+            policy.judge(&Wanted::Kubernetes(KubeRequest::parse("GET", "/version", None).unwrap(), vec![name.into()]))
+        };
+        assert_eq!(ask("alice"), Verdict::Permit);
+        assert_ne!(ask("system:masters"), Verdict::Permit);
+        let none = Policy::without_file();
+        let alice = Wanted::Kubernetes(KubeRequest::parse("GET", "/version", None).unwrap(), vec!["alice".into()]);
+        assert_ne!(none.judge(&alice), Verdict::Permit);
+    }
+
+    #[test]
+    fn hosts_and_ports_are_matched_together() {
+        let policy = Policy {
+            tcp: vec![TcpRule { host: "*.lan".into(), ports: Some(vec![22]) }, TcpRule { host: "10.0.0.7".into(), ports: None }],
+            ..Policy::default()
+        };
+        let may = |host: &str, port| policy.judge(&Wanted::Tcp(host.into(), port)) == Verdict::Permit;
+        assert!(may("a.lan", 22) && may("A.LAN", 22) && may("10.0.0.7", 1));
+        assert!(!may("a.lan", 23) && !may("lan", 22) && !may("10.0.0.70", 1) && !may("a.lan.evil", 22));
+    }
+}

@@ -1,0 +1,106 @@
+//! What a gateway and an agent can be told.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A gateway: five listeners, each with its own address and TLS.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct GatewayConfig {
+    /// The name of this replica in logs and the registry; made up if absent.
+    pub name: Option<String>,
+    /// Where agents dial in.
+    pub agents: ListenerConfig,
+    /// Where people and programs manage sites and open connections to them.
+    pub api: ListenerConfig,
+    /// Where kubectl and other Kubernetes clients come in.
+    pub kubernetes: ListenerConfig,
+    /// Where other gateways come in.
+    pub private: PrivateConfig,
+    /// A file with the token of the first administrator; made with mode 0600 if it is missing.
+    pub admin_token_file: Option<PathBuf>,
+    /// How long a request waits for a site that is not connected.
+    #[serde(with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub max_wait: Duration,
+    /// How often the tokens of live links are checked again.
+    #[serde(with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub recheck: Duration,
+    /// Links one site may have at one gateway.
+    pub links_per_site: usize,
+}
+
+impl Default for GatewayConfig {
+    fn default() -> Self {
+        Self {
+            name: None,
+            agents: ListenerConfig::at(Ipv4Addr::LOCALHOST, 8150),
+            api: ListenerConfig::at(Ipv4Addr::LOCALHOST, 8153),
+            kubernetes: ListenerConfig::at(Ipv4Addr::UNSPECIFIED, 8154),
+            private: PrivateConfig::default(),
+            admin_token_file: None,
+            max_wait: Duration::from_secs(20),
+            recheck: Duration::from_secs(20),
+            links_per_site: 256,
+        }
+    }
+}
+
+/// One listener.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListenerConfig {
+    /// Its address.
+    #[schemars(with = "String")]
+    pub listen: SocketAddr,
+    /// Its certificate; without one it speaks plain text.
+    #[serde(default)]
+    pub tls: Option<TlsFiles>,
+}
+
+impl ListenerConfig {
+    /// A plain listener.
+    pub fn at(ip: Ipv4Addr, port: u16) -> Self {
+        Self { listen: SocketAddr::new(IpAddr::V4(ip), port), tls: None }
+    }
+}
+
+/// A certificate and its key, in PEM files that may change while the process runs.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TlsFiles {
+    /// The certificate and those that lead to its authority.
+    pub cert_file: PathBuf,
+    /// The key.
+    pub key_file: PathBuf,
+}
+
+/// The listener for other gateways.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct PrivateConfig {
+    /// Its address.
+    #[schemars(with = "String")]
+    pub listen: SocketAddr,
+    /// Its certificate; without one it speaks plain text.
+    pub tls: Option<TlsFiles>,
+    /// The URL under which other gateways reach it (`grpc://host:port`, `grpcs://host:port`); made
+    /// from the listen address if that is not a wildcard.
+    pub advertise: Option<String>,
+    /// A file with the secret that all gateways share, in base64. Needed as soon as there are two.
+    pub secret_file: Option<PathBuf>,
+    /// The authority of the other gateways' certificates, besides those of the system.
+    pub ca_file: Option<PathBuf>,
+}
+
+impl Default for PrivateConfig {
+    fn default() -> Self {
+        let ListenerConfig { listen, tls } = ListenerConfig::at(Ipv4Addr::LOCALHOST, 8155);
+        Self { listen, tls, advertise: None, secret_file: None, ca_file: None }
+    }
+}

@@ -1,0 +1,355 @@
+//! What is remembered of sites and people: durable records, written rarely, in the store.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use tarbet_identity::{NoEntropy, Token, TokenKind, TokenRecord, hash_opaque};
+use tarbet_store::{Commit, Record, Store, Table};
+use tarbet_telemetry::codes::{ground, reach};
+use tarbet_telemetry::problem::chain;
+use tarbet_telemetry::{Coded, Problem};
+
+use crate::names::SiteName;
+
+/// A place that dials in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Site {
+    /// Its name.
+    pub name: SiteName,
+    /// Its number, for clients of kas.
+    pub id: i64,
+    /// When it was added.
+    pub created: Timestamp,
+}
+
+impl Record for Site {
+    const KIND: &'static str = "site";
+}
+
+/// What a principal may do at a site.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// See the site and its state.
+    Viewer,
+    /// Also send requests to it.
+    User,
+    /// Also change its entry and revoke its tokens.
+    Operator,
+}
+
+/// A person or program that calls.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Principal {
+    /// Its name.
+    pub name: String,
+    /// May change everything: sites, users, tokens.
+    #[serde(default)]
+    pub admin: bool,
+    /// Roles by site name; `*` stands for every site.
+    #[serde(default)]
+    pub roles: BTreeMap<String, Role>,
+}
+
+impl Record for Principal {
+    const KIND: &'static str = "principal";
+}
+
+impl Principal {
+    /// Whether it has at least this role at the site.
+    pub fn may(&self, role: Role, site: &SiteName) -> bool {
+        let held = self.roles.get(site.as_str()).max(self.roles.get("*"));
+        self.admin || held.is_some_and(|held| *held >= role)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Kept(TokenRecord);
+
+impl Record for Kept {
+    const KIND: &'static str = "token";
+}
+
+#[derive(Serialize, Deserialize)]
+struct Counter(i64);
+
+impl Record for Counter {
+    const KIND: &'static str = "counter";
+}
+
+/// Who an agent turned out to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admitted {
+    /// The site it speaks for.
+    pub site: Site,
+    /// The public name of its token, for logs and for checking it again.
+    pub token_id: String,
+}
+
+/// Why the directory could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoryError {
+    /// The store failed.
+    #[error("the directory of sites could not {0}")]
+    Store(&'static str, #[source] tarbet_store::Error),
+    /// There is one already.
+    #[error("{0} exists already")]
+    Exists(String),
+    /// There is none.
+    #[error("{0} does not exist")]
+    Missing(String),
+    /// A token was not accepted; the reason is for the log only.
+    #[error("the token was refused")]
+    Refused(#[source] tarbet_identity::Refusal),
+    /// No token could be made.
+    #[error("no token could be made")]
+    Entropy(#[source] NoEntropy),
+}
+
+/// The durable tables. Cheap to clone.
+#[derive(Clone)]
+pub struct Directory {
+    store: Store,
+    sites: Table<String, Site>,
+    tokens: Table<String, Kept>,
+    principals: Table<String, Principal>,
+    counters: Table<String, Counter>,
+}
+
+impl Directory {
+    /// The directory in this store.
+    pub fn new(store: &Store) -> Result<Self, tarbet_store::Invalid> {
+        Ok(Self {
+            store: store.clone(),
+            sites: Table::new(store, "sites")?,
+            tokens: Table::new(store, "tokens")?,
+            principals: Table::new(store, "principals")?,
+            counters: Table::new(store, "counters")?,
+        })
+    }
+
+    /// Adds a site, with its first agent token.
+    pub async fn add_site(&self, name: &SiteName, now: Timestamp) -> Result<(Site, Token), DirectoryError> {
+        let failed = |error| DirectoryError::Store("add a site", error);
+        let token = Token::generate(TokenKind::Agent).map_err(DirectoryError::Entropy)?;
+        let record = TokenRecord::new(&token, name.as_str(), now);
+        loop {
+            // Number, site and token are one change: no site is ever half made.
+            let key = "site".to_owned();
+            let last = self.counters.get(&key).await.map_err(failed)?;
+            let id = last.as_ref().map_or(0, |last| last.value.0) + 1;
+            let site = Site { name: name.clone(), id, created: now };
+            let unmoved = match &last {
+                Some(last) => self.counters.at(&key, last.revision),
+                None => self.counters.absent(&key),
+            };
+            let commit = Commit::new()
+                .expect(self.sites.absent(&name.to_string()))
+                .expect(unmoved)
+                .with(self.counters.put_op(&key, &Counter(id)).map_err(failed)?)
+                .with(self.sites.put_op(&name.to_string(), &site).map_err(failed)?)
+                .with(self.tokens.put_op(&record.id(), &Kept(record.clone())).map_err(failed)?);
+            match self.store.commit(commit).await {
+                Ok(_) => return Ok((site, token)),
+                Err(tarbet_store::Error::Conflict { .. }) => {
+                    if self.site(name).await?.is_some() {
+                        return Err(DirectoryError::Exists(format!("the site `{name}`")));
+                    }
+                }
+                Err(error) => return Err(failed(error)),
+            }
+        }
+    }
+
+    /// The site of this name.
+    pub async fn site(&self, name: &SiteName) -> Result<Option<Site>, DirectoryError> {
+        let found = self.sites.get(&name.to_string()).await;
+        Ok(found.map_err(|error| DirectoryError::Store("look up a site", error))?.map(|found| found.value))
+    }
+
+    /// Every site, by name.
+    pub async fn sites(&self) -> Result<Vec<Site>, DirectoryError> {
+        let listing = self.sites.list().await.map_err(|error| DirectoryError::Store("list sites", error))?;
+        Ok(listing.records.into_iter().map(|(_, found)| found.value).collect())
+    }
+
+    /// Removes a site and all its tokens. Its live links end when their tokens are next checked.
+    pub async fn remove_site(&self, name: &SiteName) -> Result<(), DirectoryError> {
+        let failed = |error| DirectoryError::Store("remove a site", error);
+        if self.site(name).await?.is_none() {
+            return Err(DirectoryError::Missing(format!("the site `{name}`")));
+        }
+        let tokens = self.tokens.list().await.map_err(failed)?;
+        let mut commit = Commit::new().with(self.sites.delete_op(&name.to_string()));
+        for (id, token) in tokens.records {
+            if token.value.0.kind != TokenKind::User && token.value.0.subject == name.as_str() {
+                commit = commit.with(self.tokens.delete_op(&id));
+            }
+        }
+        self.store.commit(commit).await.map_err(failed)?;
+        Ok(())
+    }
+
+    /// One more token for a site's agents.
+    pub async fn issue_agent_token(
+        &self,
+        name: &SiteName,
+        now: Timestamp,
+        expires: Option<Timestamp>,
+    ) -> Result<Token, DirectoryError> {
+        if self.site(name).await?.is_none() {
+            return Err(DirectoryError::Missing(format!("the site `{name}`")));
+        }
+        let token = Token::generate(TokenKind::Agent).map_err(DirectoryError::Entropy)?;
+        let record = TokenRecord { expires, ..TokenRecord::new(&token, name.as_str(), now) };
+        self.keep(record).await?;
+        Ok(token)
+    }
+
+    /// The tokens of a site, or of a user.
+    pub async fn tokens(&self, subject: &str, kind: TokenKind) -> Result<Vec<TokenRecord>, DirectoryError> {
+        let listing = self.tokens.list().await.map_err(|error| DirectoryError::Store("list tokens", error))?;
+        let records = listing.records.into_iter().map(|(_, found)| found.value.0);
+        Ok(records.filter(|record| record.subject == subject && record.kind == kind).collect())
+    }
+
+    /// Takes a token back.
+    pub async fn revoke_token(&self, id: &str, now: Timestamp) -> Result<(), DirectoryError> {
+        let updated = self.tokens.update(&id.to_owned(), |kept| kept.map(|Kept(record)| Kept(record.revoke(now)))).await;
+        match updated.map_err(|error| DirectoryError::Store("revoke a token", error))? {
+            Some(_) => Ok(()),
+            None => Err(DirectoryError::Missing(format!("the token `{id}`"))),
+        }
+    }
+
+    /// Who presents this agent token.
+    pub async fn admit_agent(&self, presented: &str, now: Timestamp) -> Result<Admitted, DirectoryError> {
+        let record = self.redeem(presented, TokenKind::Agent, now).await?;
+        let refused = || DirectoryError::Refused(tarbet_identity::Refusal::Mismatch);
+        let name = record.subject.parse().map_err(|_| refused())?;
+        let site = self.site(&name).await?.ok_or_else(refused)?;
+        Ok(Admitted { site, token_id: record.id() })
+    }
+
+    /// Whether a token that was accepted before still would be.
+    pub async fn still_good(&self, token_id: &str, now: Timestamp) -> Result<bool, DirectoryError> {
+        let found = self.tokens.get(&token_id.to_owned()).await;
+        let found = found.map_err(|error| DirectoryError::Store("check a token again", error))?;
+        Ok(found.is_some_and(|found| {
+            let TokenRecord { revoked, expires, .. } = found.value.0;
+            revoked.is_none() && expires.is_none_or(|at| now < at)
+        }))
+    }
+
+    /// Adds a person or program and gives its token.
+    pub async fn add_principal(&self, principal: &Principal, now: Timestamp) -> Result<Token, DirectoryError> {
+        let failed = |error| DirectoryError::Store("add a user", error);
+        let token = Token::generate(TokenKind::User).map_err(DirectoryError::Entropy)?;
+        let record = TokenRecord::new(&token, &principal.name, now);
+        let commit = Commit::new()
+            .expect(self.principals.absent(&principal.name))
+            .with(self.principals.put_op(&principal.name, principal).map_err(failed)?)
+            .with(self.tokens.put_op(&record.id(), &Kept(record.clone())).map_err(failed)?);
+        match self.store.commit(commit).await {
+            Ok(_) => Ok(token),
+            Err(tarbet_store::Error::Conflict { .. }) => {
+                Err(DirectoryError::Exists(format!("the user `{}`", principal.name)))
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Makes sure that a principal with exactly this token exists, for the first start of a gateway.
+    pub async fn ensure_principal(&self, principal: &Principal, token: &Token, now: Timestamp) -> Result<(), DirectoryError> {
+        let failed = |error| DirectoryError::Store("add the first user", error);
+        let record = TokenRecord::new(token, &principal.name, now);
+        if self.tokens.get(&record.id()).await.map_err(failed)?.is_none() {
+            self.keep(record).await?;
+        }
+        self.principals.update(&principal.name, |_| Some(principal.clone())).await.map_err(failed)?;
+        Ok(())
+    }
+
+    /// Every person and program.
+    pub async fn principals(&self) -> Result<Vec<Principal>, DirectoryError> {
+        let listing = self.principals.list().await.map_err(|error| DirectoryError::Store("list users", error))?;
+        Ok(listing.records.into_iter().map(|(_, found)| found.value).collect())
+    }
+
+    /// Removes a principal with all its tokens.
+    pub async fn remove_principal(&self, name: &str) -> Result<(), DirectoryError> {
+        let failed = |error| DirectoryError::Store("remove a user", error);
+        if self.principals.get(&name.to_owned()).await.map_err(failed)?.is_none() {
+            return Err(DirectoryError::Missing(format!("the user `{name}`")));
+        }
+        let mut commit = Commit::new().with(self.principals.delete_op(&name.to_owned()));
+        for record in self.tokens(name, TokenKind::User).await? {
+            commit = commit.with(self.tokens.delete_op(&record.id()));
+        }
+        self.store.commit(commit).await.map_err(failed)?;
+        Ok(())
+    }
+
+    /// Who presents this user token.
+    pub async fn authenticate(&self, presented: &str, now: Timestamp) -> Result<Principal, DirectoryError> {
+        let record = self.redeem(presented, TokenKind::User, now).await?;
+        let found = self.principals.get(&record.subject).await;
+        let found = found.map_err(|error| DirectoryError::Store("look up a user", error))?;
+        found.map(|found| found.value).ok_or(DirectoryError::Refused(tarbet_identity::Refusal::Mismatch))
+    }
+
+    async fn keep(&self, record: TokenRecord) -> Result<(), DirectoryError> {
+        let kept = self.tokens.put(&record.id(), &Kept(record)).await;
+        kept.map(drop).map_err(|error| DirectoryError::Store("keep a token", error))
+    }
+
+    /// Accepts a token and records the use, if uses are counted.
+    async fn redeem(
+        &self,
+        presented: &str,
+        kind: TokenKind,
+        now: Timestamp,
+    ) -> Result<TokenRecord, DirectoryError> {
+        let failed = |error| DirectoryError::Store("look up a token", error);
+        let id = hash_opaque(presented).id();
+        loop {
+            let Some(found) = self.tokens.get(&id).await.map_err(failed)? else {
+                return Err(DirectoryError::Refused(tarbet_identity::Refusal::Mismatch));
+            };
+            let before = found.value.0;
+            let after = before.redeem(kind, presented, now).map_err(DirectoryError::Refused)?;
+            if after == before {
+                return Ok(after);
+            }
+            match self.tokens.replace(&id, found.revision, &Kept(after.clone())).await {
+                Ok(_) => return Ok(after),
+                Err(tarbet_store::Error::Conflict { .. }) => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+    }
+}
+
+impl Coded for DirectoryError {
+    fn problem(&self) -> Problem {
+        match self {
+            Self::Store(_, source) => {
+                let inner = source.problem();
+                Problem::new(inner.row(), format!("{}.", capitalised(&self.to_string()))).because(inner.cause)
+            }
+            Self::Exists(what) => Problem::new(&ground::STORE_CONFLICT, format!("{} exists already.", capitalised(what)))
+                .because("a record of this name is there")
+                .advising("choose another name, or remove the old one first"),
+            Self::Missing(what) => Problem::new(&reach::SITE_UNKNOWN, format!("{} does not exist.", capitalised(what)))
+                .because("no record of this name is there"),
+            Self::Refused(_) => Problem::new(&ground::TOKEN_REFUSED, "The token was refused."),
+            Self::Entropy(source) => Problem::new(&ground::INTERNAL, "No token could be made.").because(chain(source)),
+        }
+    }
+}
+
+fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}

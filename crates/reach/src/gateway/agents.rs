@@ -1,0 +1,147 @@
+//! The listener that agents dial: native links, kas tunnels, and either of them inside WebSocket.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tarbet_link::handshake::{Hello, Refusal, RefusalCode};
+use tarbet_link::{Accepted, ByteStream, Protocol, Settings, WebSocketLimits, detect};
+use tarbet_telemetry::problem::chain;
+use tokio_util::sync::CancellationToken;
+
+use super::Hub;
+use crate::directory::{Admitted, DirectoryError};
+use crate::local::{Held, LinkId};
+
+/// The WebSocket subprotocol of native links.
+const NATIVE: &str = "tarbet-link";
+/// How long a peer may take to say what it is: half-open connections must not pile up.
+const FIRST_WORD: Duration = Duration::from_secs(10);
+
+pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
+    let (protocol, stream) = match tokio::time::timeout(FIRST_WORD, detect(stream)).await {
+        Ok(Ok(detected)) => detected,
+        Ok(Err(error)) => return tracing::debug!(%peer, %error, "A connection broke before it said anything."),
+        Err(_) => return tracing::debug!(%peer, "A connection said nothing in time."),
+    };
+    match protocol {
+        Protocol::Native => native(&hub, ByteStream::new(stream), peer).await,
+        Protocol::Http1 => match websocket(ByteStream::new(stream)).await {
+            Ok(stream) => native(&hub, stream, peer).await,
+            Err(cause) => tracing::debug!(%peer, cause, "No WebSocket came about."),
+        },
+        Protocol::Tls => tracing::warn!(%peer, "An agent speaks TLS to a listener that does not; check its URL."),
+        other => tracing::debug!(%peer, protocol = ?other, "A connection speaks no protocol of agents."),
+    }
+}
+
+async fn websocket(stream: ByteStream) -> Result<ByteStream, String> {
+    let accepted = tokio::time::timeout(FIRST_WORD, tarbet_link::accept_websocket(stream, &[NATIVE], WebSocketLimits::default()));
+    match accepted.await {
+        Ok(Ok((socket, _, _))) => Ok(ByteStream::new(socket)),
+        Ok(Err(error)) => Err(chain(&error)),
+        Err(_) => Err("the upgrade took too long".into()),
+    }
+}
+
+async fn native(hub: &Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
+    let id = LinkId::fresh();
+    let mut admitted = None;
+    let accepting = tarbet_link::accept(stream, FIRST_WORD, |hello| {
+        let admitted = &mut admitted;
+        async move {
+            *admitted = Some(admit(hub, &hello).await?);
+            Ok(Accepted {
+                link: id.uuid(),
+                gateway: hub.name.clone(),
+                settings: Settings::for_purpose(hello.agent.purpose),
+            })
+        }
+    });
+    let (link, driver) = match accepting.await {
+        Ok(accepted) => accepted,
+        Err(error) => {
+            hub.metrics.refused_links.inc();
+            return tracing::info!(%peer, cause = %chain(&error), "An agent was not taken in.");
+        }
+    };
+    let Some(Admitted { site, token_id }) = admitted else { return };
+    let driver = tokio::spawn(driver);
+    let agent = &link.info().agent;
+    let held = Arc::new(Held {
+        id,
+        site: site.name,
+        services: agent.services.clone(),
+        agent: format!("{} {}", agent.name, agent.version),
+        token_id,
+        since: Timestamp::now(),
+        way: Arc::new(link.clone()),
+    });
+    tracing::info!(site = %held.site, link = %id, %peer, agent = %held.agent, "An agent connected.");
+    hub.local.add(Arc::clone(&held));
+    hub.metrics.links_opened.inc();
+    if let Some(registry) = &hub.registry {
+        registry.announce(&held).await;
+    }
+    let reason = driver.await;
+    hub.local.remove(id);
+    if let Some(registry) = &hub.registry
+        && let Err(error) = registry.withdraw(&held).await
+    {
+        tracing::debug!(link = %id, error = %chain(&error), "The registry keeps the link until it expires.");
+    }
+    let reason = reason.map_or_else(|error| error.to_string(), |reason| reason.to_string());
+    tracing::info!(site = %held.site, link = %id, reason, "An agent left.");
+}
+
+async fn admit(hub: &Hub, hello: &Hello) -> Result<Admitted, Refusal> {
+    if hub.leaving.is_cancelled() {
+        return Err(Refusal::new(RefusalCode::Draining, "This gateway is shutting down; dial another one."));
+    }
+    let refused = || Refusal::new(RefusalCode::Credential, tarbet_identity::Refusal::PUBLIC);
+    let token = std::str::from_utf8(hello.credential.reveal()).map_err(|_| refused())?;
+    let admitted = match hub.directory.admit_agent(token, Timestamp::now()).await {
+        Ok(admitted) => admitted,
+        Err(error @ DirectoryError::Refused(_)) => {
+            tracing::info!(agent = %hello.agent.name, cause = %chain(&error), "An agent's token was refused.");
+            return Err(refused());
+        }
+        Err(error) => {
+            tracing::warn!(error = %chain(&error), "An agent's token cannot be checked.");
+            return Err(Refusal::new(RefusalCode::Unavailable, "The gateway cannot check tokens at the moment."));
+        }
+    };
+    let held = hub.local.of_site(&admitted.site.name).len();
+    if held >= hub.config.links_per_site {
+        let text = format!("The site has {held} links at this gateway, the most it may have.");
+        return Err(Refusal::new(RefusalCode::Quota, text));
+    }
+    Ok(admitted)
+}
+
+/// Ends the links whose tokens are no longer good, until `stop`.
+pub(super) async fn recheck(hub: &Hub, stop: CancellationToken) {
+    let mut timer = tokio::time::interval(hub.config.recheck);
+    timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = timer.tick() => {}
+            () = stop.cancelled() => return,
+        }
+        for held in hub.local.all() {
+            match hub.directory.still_good(&held.token_id, Timestamp::now()).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    tracing::info!(site = %held.site, link = %held.id, token = %held.token_id, "A link ends: its token was taken back.");
+                    held.way.dismiss(Refusal::new(RefusalCode::Revoked, "The token of this agent is no longer good."));
+                }
+                // A store that is away takes nobody's link: it is asked again soon.
+                Err(error) => {
+                    tracing::warn!(error = %chain(&error), "Tokens cannot be checked again.");
+                    break;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The listener for Kubernetes clients: `https://gateway/sites/NAME/…` is the API server of that
+//! site, for kubectl and everything like it.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue};
+use http::{Request, Response, Uri};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use jiff::Timestamp;
+use tarbet_link::{Body, ByteStream, Target, Upgraded, relay};
+use tarbet_telemetry::codes::reach;
+use tarbet_telemetry::{Coded, Problem, RequestId, request};
+use tokio::time::Instant;
+
+use super::Hub;
+use crate::directory::{DirectoryError, Principal, Role};
+use crate::names::SiteName;
+
+/// The service of an agent that stands for the API server of its site.
+pub const SERVICE: &str = "kubernetes";
+
+const REQUEST_ID: HeaderName = HeaderName::from_static(request::HEADER);
+const CALLER: HeaderName = HeaderName::from_static("tarbet-caller");
+/// A client has this long to send the headers of a request.
+const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+
+pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
+    let mut server = auto::Builder::new(TokioExecutor::new());
+    server.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    server.http2().timer(TokioTimer::new());
+    let leaving = hub.leaving.clone();
+    let service = service_fn(move |request| {
+        let hub = Arc::clone(&hub);
+        async move { Ok::<_, Infallible>(answer(&hub, request).await) }
+    });
+    let connection = server.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = leaving.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%peer, %error, "A Kubernetes client's connection ended early.");
+    }
+}
+
+async fn answer(hub: &Hub, request: Request<Incoming>) -> Response<Body> {
+    let id = request_id(&request);
+    let begun = Instant::now();
+    let result = proxy(hub, id, request).await;
+    hub.metrics.routed(result.is_ok(), begun.elapsed());
+    let mut response = result.unwrap_or_else(|problem| {
+        tracing::info!(request = %id, code = %problem.code, hop = %problem.hop, cause = %problem.cause, "A request failed.");
+        status_object(&problem)
+    });
+    if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    response
+}
+
+fn request_id(request: &Request<Incoming>) -> RequestId {
+    let traced = request.headers().get("traceparent").and_then(|value| value.to_str().ok());
+    traced.and_then(RequestId::from_traceparent).unwrap_or_else(RequestId::fresh)
+}
+
+async fn proxy(hub: &Hub, id: RequestId, mut request: Request<Incoming>) -> Result<Response<Body>, Problem> {
+    let principal = authenticate(hub, &request).await?;
+    let (site, path) = split(request.uri())?;
+    // Absent and forbidden look alike.
+    if !principal.may(Role::User, &site) || hub.directory.site(&site).await.map_err(|error| error.problem())?.is_none() {
+        return Err(Problem::new(&reach::SITE_UNKNOWN, format!("There is no site `{site}` for you.")));
+    }
+    *request.uri_mut() = path;
+    let headers = request.headers_mut();
+    headers.remove(AUTHORIZATION);
+    headers.remove(COOKIE);
+    for (name, value) in [(REQUEST_ID, id.to_string()), (CALLER, principal.name.clone())] {
+        match HeaderValue::from_str(&value) {
+            Ok(value) => headers.insert(name, value),
+            Err(_) => headers.remove(name),
+        };
+    }
+    let upgrade = request.headers().contains_key(http::header::UPGRADE).then(|| hyper::upgrade::on(&mut request));
+    let mut request = request.map(Body::new);
+    request.extensions_mut().clear();
+    request.extensions_mut().insert(Target::service(SERVICE).map_err(|error| {
+        Problem::new(&tarbet_telemetry::codes::ground::INTERNAL, error.to_string())
+    })?);
+    let deadline = Instant::now() + hub.config.max_wait;
+    let mut response = hub.router.call(&site, request, deadline).await.map_err(|error| error.problem().of(id))?;
+    if let (Some(upgrade), Some(far)) = (upgrade, Upgraded::take(&mut response)) {
+        tokio::spawn(async move {
+            match upgrade.await {
+                Ok(near) => {
+                    let moved = relay(ByteStream::new(TokioIo::new(near)), far).await;
+                    tracing::debug!(request = %id, ?moved, "An upgraded connection ended.");
+                }
+                Err(error) => tracing::debug!(request = %id, %error, "The client did not take its upgrade."),
+            }
+        });
+    }
+    Ok(response)
+}
+
+async fn authenticate(hub: &Hub, request: &Request<Incoming>) -> Result<Principal, Problem> {
+    let missing = || Problem::new(&reach::CREDENTIALS_MISSING, "The request has no credentials this listener accepts.");
+    let value = request.headers().get(AUTHORIZATION).ok_or_else(missing)?;
+    let token = value.to_str().ok().and_then(|value| value.strip_prefix("Bearer ")).ok_or_else(missing)?;
+    hub.directory.authenticate(token.trim(), Timestamp::now()).await.map_err(|error| match error {
+        DirectoryError::Refused(_) => missing(),
+        other => other.problem(),
+    })
+}
+
+/// `/sites/NAME/rest?query` → the site and `/rest?query`.
+fn split(uri: &Uri) -> Result<(SiteName, Uri), Problem> {
+    let whole = uri.path_and_query().map_or("/", |path| path.as_str());
+    let unknown = || Problem::new(&reach::SITE_UNKNOWN, "The path does not begin with /sites/NAME/.");
+    let rest = whole.strip_prefix("/sites/").ok_or_else(unknown)?;
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let site = rest[..end].parse().map_err(|_| unknown())?;
+    let path = match &rest[end..] {
+        path if path.starts_with('/') => path.to_owned(),
+        query => format!("/{query}"),
+    };
+    Ok((site, path.parse().map_err(|_| unknown())?))
+}
+
+/// A problem as Kubernetes clients expect it, so that kubectl prints it.
+pub(crate) fn status_object(problem: &Problem) -> Response<Body> {
+    let status = problem.status();
+    let reason = match status.as_u16() {
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "NotFound",
+        409 => "Conflict",
+        429 => "TooManyRequests",
+        503 => "ServiceUnavailable",
+        504 => "Timeout",
+        400 => "BadRequest",
+        _ => "InternalError",
+    };
+    let message = format!("{} [{}; {}; try: {}]", problem.message, problem.code, problem.hop, problem.remedy);
+    let object = serde_json::json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "reason": reason, "code": status.as_u16(),
+        "details": {"causes": [{"reason": problem.code, "message": problem.cause, "field": problem.hop}]},
+    });
+    let mut response = Response::new(Body::from(object.to_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_site_is_cut_off_the_path_and_the_rest_stays_as_it_is() {
+        for (given, site, rest) in [
+            ("/sites/lab/api/v1/pods?a=1&b=%2F", "lab", "/api/v1/pods?a=1&b=%2F"),
+            ("/sites/lab", "lab", "/"),
+            ("/sites/lab/", "lab", "/"),
+            ("/sites/lab?x=1", "lab", "/?x=1"),
+            ("/sites/lab/a%2Fb//c", "lab", "/a%2Fb//c"),
+        ] {
+            let (found, path) = split(&given.parse().unwrap()).unwrap();
+            assert_eq!((found.as_str(), path.to_string().as_str()), (site, rest));
+        }
+        for bad in ["/", "/api/v1", "/sites/", "/sites//api", "/sites/LAB/api", "/sites/../x"] {
+            assert!(split(&bad.parse().unwrap()).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! One connection of an agent: what it calls, and when it must end.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+use prost::Message;
+use tarbet_identity::Secret;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Status};
+
+use super::Shared;
+use crate::kas::descriptor::Descriptor;
+use crate::kas::frame::put;
+use crate::kas::inbox::Inbox;
+use crate::kas::order::{CONNECT_REQUEST, Track};
+use crate::kas::outbox::{Outbox, OutboxBody, outbox};
+use crate::kas::pool::{Agent, Lane};
+use crate::kas::prefix::Rpc;
+use crate::kas::proto::{agent_configuration, agent_registrar};
+use crate::kas::{locked, meta, status};
+
+/// How long an agent may take to say what it called for.
+const FIRST_MESSAGE: Duration = Duration::from_secs(20);
+
+/// More different tokens than any agent uses on one connection.
+const MAX_TOKENS: usize = 64;
+
+/// Why a connection ends.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// It is old, or the gateway stops: the agent is asked to move.
+    Moving,
+    /// It has no valid token, or none any more.
+    Refused,
+}
+
+pub(super) struct Link {
+    shared: Arc<Shared>,
+    id: u64,
+    moving: AtomicBool,
+    /// Everybody who was let in, for looking again.
+    guests: Mutex<Vec<(Secret, Arc<Agent>)>>,
+    /// Streams that are held open without a tunnel.
+    held: Mutex<Vec<Outbox>>,
+}
+
+impl Link {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        let id = shared.pool.next_id();
+        Self { shared, id, moving: AtomicBool::new(false), guests: Mutex::default(), held: Mutex::default() }
+    }
+
+    /// Answers one call. Failures are answers, too.
+    pub(super) async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<OutboxBody> {
+        if request.method() != Method::POST || !is_grpc(request.headers()) {
+            return refuse_http();
+        }
+        let outcome = match Rpc::find(self.shared.config.prefix, request.uri().path()) {
+            Some(Rpc::Connect) => self.connect(request).await,
+            Some(Rpc::Register) => self.register(request).await,
+            Some(Rpc::Unregister) => self.unregister(request).await,
+            Some(Rpc::GetConfiguration) => self.configure(request).await,
+            Some(Rpc::MakeRequest | Rpc::GetConnectedAgents) | None => {
+                Err(Status::unimplemented("agent → gateway: this gateway does not offer the method to agents"))
+            }
+        };
+        match outcome {
+            Ok(body) => grpc(body),
+            Err(status) => {
+                tracing::debug!(code = ?status.code(), cause = status.message(), "An agent's call was refused.");
+                let mut response = grpc(OutboxBody::empty());
+                response.headers_mut().extend(status::to_headers(&status));
+                response
+            }
+        }
+    }
+
+    async fn connect(&self, request: Request<Incoming>) -> Result<OutboxBody, Status> {
+        let (agent, mut inbox) = self.admit(request).await?;
+        let frame = first(&mut inbox).await?;
+        let mut track = Track::new(&CONNECT_REQUEST);
+        let pool = &self.shared.pool;
+        let known = pool.known_descriptor(agent.id, &frame);
+        let (descriptor, new) = if let Some(known) = known {
+            track.step(Some(1))?;
+            (known, false)
+        } else {
+            (Arc::new(Descriptor::read(&mut track, frame.clone())?), true)
+        };
+        let (outbox, body) = outbox();
+        let lane = Lane {
+            id: pool.next_id(),
+            connection: self.id,
+            agent: Arc::clone(&agent),
+            descriptor: Arc::clone(&descriptor),
+            inbox,
+            outbox,
+            track,
+        };
+        if self.moving.load(Ordering::Acquire) {
+            lane.dismiss();
+            return Ok(body);
+        }
+        let body = pool.admit(lane, body);
+        if new {
+            pool.learn_descriptor(agent.id, &frame, &descriptor);
+        }
+        // The request to move may have come meanwhile, when this tunnel was not in the pool yet.
+        if self.moving.load(Ordering::Acquire) {
+            pool.release(agent.id, self.id);
+        }
+        Ok(body)
+    }
+
+    async fn register(&self, request: Request<Incoming>) -> Result<OutboxBody, Status> {
+        let (agent, mut inbox) = self.admit(request).await?;
+        let agent_registrar::RegisterRequest { agent_meta, pod_id } = single(&mut inbox).await?;
+        self.shared.host.registered(&agent, pod_id, agent_meta.unwrap_or_default()).await?;
+        Ok(reply(&agent_registrar::RegisterResponse {}))
+    }
+
+    async fn unregister(&self, request: Request<Incoming>) -> Result<OutboxBody, Status> {
+        let (agent, mut inbox) = self.admit(request).await?;
+        let message: agent_registrar::UnregisterRequest = single(&mut inbox).await?;
+        self.shared.host.unregistered(&agent, message.pod_id).await?;
+        Ok(reply(&agent_registrar::UnregisterResponse {}))
+    }
+
+    async fn configure(&self, request: Request<Incoming>) -> Result<OutboxBody, Status> {
+        let (agent, mut inbox) = self.admit(request).await?;
+        let asked: agent_configuration::ConfigurationRequest = single(&mut inbox).await?;
+        let configuration = self.shared.host.configuration(&agent).await?;
+        let (outbox, body) = outbox();
+        // An agent that has this commit already waits for the next.
+        if let Some(answer) = configuration.filter(|answer| answer.commit_id != asked.commit_id) {
+            outbox.push(|buffer| put(buffer, &answer));
+        }
+        if self.moving.load(Ordering::Acquire) {
+            outbox.answer(&Status::ok(""));
+        } else {
+            let mut held = locked(&self.held);
+            held.retain(|stream| !stream.is_gone());
+            held.push(outbox);
+        }
+        Ok(body)
+    }
+
+    /// Finds out who calls, and opens what it sends.
+    async fn admit(&self, request: Request<Incoming>) -> Result<(Arc<Agent>, Inbox), Status> {
+        let (head, body) = request.into_parts();
+        let token = meta::bearer(&head.headers).map(Secret::from).ok_or_else(|| {
+            Status::unauthenticated("agent → gateway: the call carries no `authorization: Bearer` token")
+        })?;
+        let inbox = Inbox::new(&head.headers, body)?;
+        let agent = self.shared.host.admit(&token).await?;
+        let mut guests = locked(&self.guests);
+        if !guests.iter().any(|(known, _)| known.matches(token.expose())) {
+            if guests.len() >= MAX_TOKENS {
+                return Err(Status::resource_exhausted("agent → gateway: too many tokens on one connection"));
+            }
+            guests.push((token, Arc::clone(&agent)));
+        }
+        Ok((agent, inbox))
+    }
+
+    /// Watches over the connection: its age, its tokens, and the gateway's own end.
+    pub(super) async fn until_end(&self, moves_at: Instant, stop: &CancellationToken) -> Ending {
+        let config = &self.shared.config;
+        let mut recheck = tokio::time::interval(config.recheck_every);
+        recheck.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        recheck.reset();
+        let mut admission = std::pin::pin!(tokio::time::sleep(config.admission_timeout));
+        let mut admitted = false;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = tokio::time::sleep_until(moves_at) => break,
+                () = admission.as_mut(), if !admitted => {
+                    if locked(&self.guests).is_empty() {
+                        tracing::debug!("A connection presented no valid token in time.");
+                        return Ending::Refused;
+                    }
+                    admitted = true;
+                }
+                _ = recheck.tick() => {
+                    if self.recheck().await {
+                        return Ending::Refused;
+                    }
+                }
+            }
+        }
+        self.moving.store(true, Ordering::Release);
+        Ending::Moving
+    }
+
+    /// Looks at all tokens again. Tells whether that left nobody.
+    async fn recheck(&self) -> bool {
+        let guests = locked(&self.guests).clone();
+        let before = guests.len();
+        let mut refused = Vec::new();
+        for (token, agent) in guests {
+            // Only a clear no counts: that the answer cannot be had is no reason to cut a link.
+            if let Err(status) = self.shared.host.admit(&token).await
+                && matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied | Code::NotFound)
+            {
+                tracing::info!(agent = agent.id, site = agent.name, cause = status.message(), "The token of a connected agent is no longer valid.");
+                self.shared.pool.evict(agent.id, Some(self.id), &status);
+                refused.push(token);
+            }
+        }
+        if refused.is_empty() {
+            return false;
+        }
+        let mut guests = locked(&self.guests);
+        guests.retain(|(token, _)| !refused.iter().any(|gone| gone.matches(token.expose())));
+        before > 0 && guests.is_empty()
+    }
+
+    /// Ends everything idle with OK.
+    pub(super) fn release(&self) {
+        let agents: Vec<i64> = locked(&self.guests).iter().map(|(_, agent)| agent.id).collect();
+        for agent in agents {
+            self.shared.pool.release(agent, self.id);
+        }
+        for stream in std::mem::take(&mut *locked(&self.held)) {
+            stream.answer(&Status::ok(""));
+        }
+    }
+
+    /// The last word about the connection.
+    pub(super) fn over(&self, error: Option<hyper::Error>) {
+        locked(&self.held).clear();
+        if let Some(error) = error {
+            tracing::debug!(%error, "The connection of an agent broke.");
+        }
+    }
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+}
+
+fn grpc(body: OutboxBody) -> Response<OutboxBody> {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    response
+}
+
+fn refuse_http() -> Response<OutboxBody> {
+    let mut response = Response::new(OutboxBody::empty());
+    *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    response
+}
+
+fn reply(message: &impl Message) -> OutboxBody {
+    let (outbox, body) = outbox();
+    outbox.push(|buffer| put(buffer, message));
+    outbox.answer(&Status::ok(""));
+    body
+}
+
+async fn first(inbox: &mut Inbox) -> Result<Bytes, Status> {
+    match tokio::time::timeout(FIRST_MESSAGE, inbox.message()).await {
+        Ok(Some(message)) => message,
+        Ok(None) => Err(Status::invalid_argument("agent → gateway: the call ended before its first message")),
+        Err(_) => Err(Status::deadline_exceeded("agent → gateway: the first message did not come in time")),
+    }
+}
+
+async fn single<M: Message + Default>(inbox: &mut Inbox) -> Result<M, Status> {
+    M::decode(first(inbox).await?)
+        .map_err(|_| Status::invalid_argument("agent → gateway: the request is not the message of its method"))
+}

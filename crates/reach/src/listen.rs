@@ -1,0 +1,118 @@
+//! A listener: bound before anything starts, plain or with TLS, each connection in its own task.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tarbet_identity::tls::{Acceptor, CredentialSource, ServerTls};
+use tarbet_link::ByteStream;
+use tarbet_telemetry::Problem;
+use tarbet_telemetry::codes::ground;
+use tarbet_telemetry::problem::chain;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::TlsFiles;
+
+/// How often certificate files are looked at for a change.
+const CERTIFICATE_CHECK: Duration = Duration::from_secs(10);
+/// A pause after the kernel refused a connection, most often for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A bound listener.
+pub struct Listener {
+    name: &'static str,
+    tcp: TcpListener,
+    tls: Option<Acceptor>,
+    address: SocketAddr,
+}
+
+impl Listener {
+    /// Binds, and reads the certificate if there is one.
+    pub async fn bind(
+        name: &'static str,
+        listen: SocketAddr,
+        tls: Option<&TlsFiles>,
+        alpn: &[&str],
+    ) -> Result<Self, Problem> {
+        let tls = tls.map(|files| acceptor(name, files, alpn)).transpose()?;
+        let failed = |error: std::io::Error| {
+            Problem::new(&ground::ADDRESS_IN_USE, format!("The {name} listener cannot bind {listen}."))
+                .because(error.to_string())
+        };
+        let tcp = TcpListener::bind(listen).await.map_err(failed)?;
+        let address = tcp.local_addr().map_err(failed)?;
+        tracing::info!(listener = name, %address, tls = tls.is_some(), "Listening.");
+        Ok(Self { name, tcp, tls, address })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether it speaks TLS.
+    pub fn is_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Hands each connection to `serve` until `stop`. Connections go on after that; `tasks` knows
+    /// them.
+    pub async fn run<S, F>(self, stop: CancellationToken, tasks: TaskTracker, serve: S)
+    where
+        S: Fn(ByteStream, SocketAddr) -> F + Send + Sync + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let serve = Arc::new(serve);
+        if let Some(acceptor) = self.tls.clone() {
+            let stop = stop.clone();
+            tokio::spawn(async move {
+                let timer = tokio::time::interval(CERTIFICATE_CHECK);
+                stop.run_until_cancelled(acceptor.follow(timer, Timestamp::now)).await;
+            });
+        }
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.tcp.accept() => accepted,
+                () = stop.cancelled() => return,
+            };
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(listener = self.name, %error, "A connection could not be accepted.");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let (serve, tls, name) = (Arc::clone(&serve), self.tls.clone(), self.name);
+            tasks.spawn(async move {
+                match secure(stream, tls).await {
+                    Ok(stream) => serve(stream, peer).await,
+                    Err(error) => tracing::debug!(listener = name, %peer, %error, "A connection was not secured."),
+                }
+            });
+        }
+    }
+}
+
+async fn secure(stream: TcpStream, tls: Option<Acceptor>) -> Result<ByteStream, String> {
+    stream.set_nodelay(true).map_err(|error| error.to_string())?;
+    match tls {
+        None => Ok(tarbet_link::tcp(stream)),
+        Some(tls) => match tls.accept(stream).await {
+            Ok(stream) => Ok(ByteStream::new(stream)),
+            Err(error) => Err(chain(&error)),
+        },
+    }
+}
+
+fn acceptor(name: &str, files: &TlsFiles, alpn: &[&str]) -> Result<Acceptor, Problem> {
+    let source = CredentialSource::Files { certificate: files.cert_file.clone(), key: files.key_file.clone() };
+    ServerTls::new(source).alpn(alpn).build(Timestamp::now()).map_err(|error| {
+        Problem::new(&ground::CERTIFICATE_UNUSABLE, format!("The certificate of the {name} listener cannot be used."))
+            .because(chain(&error))
+    })
+}

@@ -1,0 +1,203 @@
+//! The links that this gateway itself holds, and those who wait for one.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+use tarbet_link::handshake::Refusal;
+use tarbet_link::{Caller, Dialer, Link};
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+use crate::names::SiteName;
+
+/// A way to a site: both shapes, and the means to end it.
+pub trait Way: Dialer + Caller {
+    /// Asks the agent to open another link first and then to leave this one.
+    fn drain(&self);
+
+    /// Ends it now and tells the agent why.
+    fn dismiss(&self, refusal: Refusal);
+}
+
+impl Way for Link {
+    fn drain(&self) {
+        Self::drain(self);
+    }
+
+    fn dismiss(&self, refusal: Refusal) {
+        Self::dismiss(self, refusal);
+    }
+}
+
+/// The name of one link, unique among all gateways.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkId(Uuid);
+
+impl LinkId {
+    /// A new name; later ones sort after earlier ones.
+    pub fn fresh() -> Self {
+        Self(Uuid::now_v7())
+    }
+
+    /// The bare id, as the link's own handshake carries it.
+    pub fn uuid(self) -> Uuid {
+        self.0
+    }
+
+    /// Reads what [`Display`](fmt::Display) wrote.
+    pub fn parse(text: &str) -> Option<Self> {
+        Uuid::try_parse(text).ok().map(Self)
+    }
+}
+
+impl fmt::Display for LinkId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0.simple(), f)
+    }
+}
+
+impl fmt::Debug for LinkId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A link this gateway holds.
+pub struct Held {
+    /// Its name.
+    pub id: LinkId,
+    /// The site at its other end.
+    pub site: SiteName,
+    /// What the agent offers.
+    pub services: Vec<String>,
+    /// The agent's own name and version, as it told them.
+    pub agent: String,
+    /// The token it was admitted with, to be checked again.
+    pub token_id: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// The way itself.
+    pub way: Arc<dyn Way>,
+}
+
+#[derive(Default)]
+struct Tables {
+    by_site: HashMap<SiteName, Vec<Arc<Held>>>,
+    by_id: HashMap<LinkId, Arc<Held>>,
+    // One bell a site for as long as somebody waits for it.
+    bells: HashMap<SiteName, Bell>,
+    // Spreads requests over several links of one site.
+    turn: usize,
+}
+
+struct Bell {
+    notify: Arc<Notify>,
+    waiting: usize,
+}
+
+/// The links of this gateway. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct LocalLinks(Arc<Mutex<Tables>>);
+
+impl LocalLinks {
+    /// Takes a link in and wakes those who wait for its site.
+    pub fn add(&self, held: Arc<Held>) {
+        let mut tables = self.lock();
+        tables.by_id.insert(held.id, Arc::clone(&held));
+        let site = held.site.clone();
+        tables.by_site.entry(site.clone()).or_default().push(held);
+        drop(tables);
+        self.ring(&site);
+    }
+
+    /// Forgets a link.
+    pub fn remove(&self, id: LinkId) -> Option<Arc<Held>> {
+        let mut tables = self.lock();
+        let held = tables.by_id.remove(&id)?;
+        if let Some(links) = tables.by_site.get_mut(&held.site) {
+            links.retain(|link| link.id != id);
+            if links.is_empty() {
+                tables.by_site.remove(&held.site);
+            }
+        }
+        Some(held)
+    }
+
+    /// The link of this name.
+    pub fn get(&self, id: LinkId) -> Option<Arc<Held>> {
+        self.lock().by_id.get(&id).cloned()
+    }
+
+    /// A link to the site that was not tried yet, each in turn.
+    pub fn pick(&self, site: &SiteName, tried: &[LinkId]) -> Option<Arc<Held>> {
+        let mut tables = self.lock();
+        tables.turn = tables.turn.wrapping_add(1);
+        let turn = tables.turn;
+        let links = tables.by_site.get(site)?;
+        (0..links.len()).map(|step| &links[(turn + step) % links.len()]).find(|link| !tried.contains(&link.id)).cloned()
+    }
+
+    /// The links to a site.
+    pub fn of_site(&self, site: &SiteName) -> Vec<Arc<Held>> {
+        self.lock().by_site.get(site).cloned().unwrap_or_default()
+    }
+
+    /// All links.
+    pub fn all(&self) -> Vec<Arc<Held>> {
+        self.lock().by_id.values().cloned().collect()
+    }
+
+    /// Wakes everybody who waits for the site.
+    pub fn ring(&self, site: &SiteName) {
+        if let Some(bell) = self.lock().bells.get(site) {
+            // Wakes in the order in which they began to wait.
+            bell.notify.notify_waiters();
+        }
+    }
+
+    /// Begins to wait for a site. What happens after this call is not missed.
+    pub fn wait_for(&self, site: &SiteName) -> Waiting {
+        let mut tables = self.lock();
+        let bell = tables.bells.entry(site.clone()).or_insert_with(|| Bell { notify: Arc::default(), waiting: 0 });
+        bell.waiting += 1;
+        let notify = Arc::clone(&bell.notify);
+        Waiting { site: site.clone(), links: self.clone(), notify }
+    }
+
+    /// The sites somebody waits for, and how many do.
+    pub fn awaited(&self) -> Vec<(SiteName, usize)> {
+        self.lock().bells.iter().map(|(site, bell)| (site.clone(), bell.waiting)).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One who waits for a site.
+pub struct Waiting {
+    site: SiteName,
+    links: LocalLinks,
+    notify: Arc<Notify>,
+}
+
+impl Waiting {
+    /// A future that is done at the next ring after this call.
+    pub fn ring(&self) -> tokio::sync::futures::OwnedNotified {
+        Arc::clone(&self.notify).notified_owned()
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut tables = self.links.lock();
+        if let Some(bell) = tables.bells.get_mut(&self.site) {
+            bell.waiting -= 1;
+            if bell.waiting == 0 {
+                tables.bells.remove(&self.site);
+            }
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What a gateway counts.
+
+use std::time::Duration;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::gauge::ConstGauge;
+use tarbet_telemetry::Metrics;
+
+use crate::local::LocalLinks;
+
+type Outcome = [(&'static str, &'static str); 1];
+
+/// The counters of one gateway.
+#[derive(Clone)]
+pub struct GatewayMetrics {
+    /// Links taken in.
+    pub links_opened: Counter,
+    /// Agents turned away.
+    pub refused_links: Counter,
+    requests: Family<Outcome, Counter>,
+    latency: Histogram,
+}
+
+impl GatewayMetrics {
+    /// Registers them.
+    pub fn register(metrics: &Metrics, local: &LocalLinks) -> Self {
+        metrics.with(|registry| registry.register_collector(Box::new(Now(local.clone()))));
+        Self {
+            links_opened: metrics.register("tarbet_links_opened", "Links taken in", Counter::default()),
+            refused_links: metrics.register("tarbet_links_refused", "Agents turned away", Counter::default()),
+            requests: metrics.register("tarbet_requests", "Requests routed, by outcome", Family::default()),
+            latency: metrics.register(
+                "tarbet_request_first_byte_seconds",
+                "Time from a request's headers to its response's headers",
+                Histogram::new(exponential_buckets(0.000_25, 4.0, 10)),
+            ),
+        }
+    }
+
+    /// A request was answered, or failed before it was.
+    pub fn routed(&self, success: bool, took: Duration) {
+        let outcome = if success { "success" } else { "failure" };
+        self.requests.get_or_create(&[("outcome", outcome)]).inc();
+        self.latency.observe(took.as_secs_f64());
+    }
+}
+
+/// What is true at the moment somebody looks.
+struct Now(LocalLinks);
+
+impl std::fmt::Debug for Now {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Now")
+    }
+}
+
+impl Collector for Now {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        let waiting: usize = self.0.awaited().iter().map(|(_, count)| count).sum();
+        for (name, help, value) in [
+            ("tarbet_links", "Links held now", self.0.all().len()),
+            ("tarbet_requests_waiting", "Requests waiting for a site to connect", waiting),
+        ] {
+            let gauge = ConstGauge::new(value as u64);
+            let family = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
+            gauge.encode(family)?;
+        }
+        Ok(())
+    }
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use rustls::client::danger::ServerCertVerifier;
-use rustls::client::{ClientConfig, ResolvesClientCert, WebPkiServerVerifier};
+use rustls::client::{ClientConfig, ResolvesClientCert, Resumption, WebPkiServerVerifier};
 use rustls::pki_types::ServerName;
 use rustls::sign::SingleCertAndKey;
 use rustls::{DEFAULT_VERSIONS, RootCertStore, SupportedProtocolVersion};
@@ -169,6 +169,10 @@ impl Recipe for ClientTls {
             }
         };
         config.alpn_protocols.clone_from(&self.alpn);
+        if matches!(self.trust, Trust::Pinned(_)) {
+            // A resumed session skips the server's key: one that is no longer pinned would pass.
+            config.resumption = Resumption::disabled();
+        }
         Ok((config, renew))
     }
 }

@@ -76,7 +76,7 @@ fn we_read_theirs_with_published_keys() -> Result<(), KeyError> {
     assert_eq!(jwks.ids().collect::<Vec<_>>(), ["ec", "ed", "rsa"]);
     let policy =
         VerifierPolicy { issuer: Some("them".into()), ..VerifierPolicy::new("here", Algorithm::PUBLIC_KEY) };
-    let verifier = Verifier::new(policy, jwks).unwrap();
+    let verifier = Verifier::new(policy, jwks.clone()).unwrap();
 
     let ec_der = ec.to_pkcs8v1().unwrap();
     let rsa_der: Pkcs8V1Der<'_> = rsa.as_der().unwrap();
@@ -97,6 +97,11 @@ fn we_read_theirs_with_published_keys() -> Result<(), KeyError> {
     // The right signature under the name of a key of another kind.
     let crossed = theirs(jsonwebtoken::Algorithm::ES256, Some("rsa"), &tokens[0].2);
     assert_eq!(verifier.verify(&crossed, at(1000)), Err(JwtError::Algorithm));
+    // Keys of kinds that a narrower verifier has no use for do not disturb it.
+    let narrow = Verifier::new(VerifierPolicy::new("here", [Algorithm::Rs256]), jwks).unwrap();
+    expect(&narrow, &theirs(jsonwebtoken::Algorithm::RS256, Some("rsa"), &tokens[1].2));
+    let es256 = theirs(jsonwebtoken::Algorithm::ES256, Some("ec"), &tokens[0].2);
+    assert_eq!(narrow.verify(&es256, at(1000)), Err(JwtError::Algorithm));
     // A known key with an algorithm that was not asked for.
     let rs512 = theirs(jsonwebtoken::Algorithm::RS512, Some("rsa"), &tokens[1].2);
     assert_eq!(verifier.verify(&rs512, at(1000)), Err(JwtError::Algorithm));

@@ -57,6 +57,20 @@ async fn each_end_takes_only_the_key_it_knows() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_client_forgets_a_server_whose_pin_it_drops() -> Result<()> {
+    let paris = PrivateKey::generate()?;
+    let server = Echo::start(ServerTls::new(own(&paris)?).build(now())?).await?;
+    let known = PinSet::from(paris.public().pin());
+    let connector = ClientTls::pinned(known.clone()).build(now())?;
+    let mut stream = server.dial(&connector).await?;
+    echo(&mut stream).await?;
+    known.set([]);
+    let error = server.dial(&connector).await.unwrap_err();
+    assert!(matches!(error.downcast()?, HandshakeError::UnknownKey));
+    echo(&mut stream).await
+}
+
+#[tokio::test]
 async fn a_new_certificate_of_the_same_key_is_the_same_peer() -> Result<()> {
     let [paris, ann] = std::array::from_fn(|_| PrivateKey::generate().unwrap());
     let known = PinSet::from(ann.public().pin());

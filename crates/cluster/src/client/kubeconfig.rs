@@ -1,0 +1,58 @@
+//! Reading kubeconfig files, and noticing that they changed.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use kube::Config;
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+
+use crate::error::ClusterError;
+
+/// The state of every file a configuration was read from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fingerprint(Vec<(PathBuf, Option<Stamp>)>);
+
+/// A mounted secret is swapped by a link to another folder, so the inode tells as much as the time.
+type Stamp = (u64, u64, Option<SystemTime>);
+
+impl Fingerprint {
+    fn of(files: Vec<PathBuf>) -> Self {
+        Self(files.into_iter().map(|file| (stamp(&file), file)).map(|(stamp, file)| (file, stamp)).collect())
+    }
+
+    pub(super) fn changed(&self) -> bool {
+        self.0.iter().any(|(file, known)| stamp(file) != *known)
+    }
+}
+
+fn stamp(file: &Path) -> Option<Stamp> {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = std::fs::metadata(file).ok()?;
+    Some((metadata.ino(), metadata.len(), metadata.modified().ok()))
+}
+
+pub(super) async fn load(paths: &[PathBuf]) -> Result<(Config, Fingerprint), ClusterError> {
+    let first = paths.first().ok_or(ClusterError::Nowhere)?;
+    let failed = |path: &Path, source: KubeconfigError| ClusterError::Kubeconfig {
+        path: path.to_owned(),
+        source: Box::new(source),
+    };
+    let mut merged = Kubeconfig::default();
+    for path in paths {
+        let one = Kubeconfig::read_from(path).map_err(|error| failed(path, error))?;
+        merged = merged.merge(one).map_err(|error| failed(path, error))?;
+    }
+    // Taken before the content is used: a change in between is seen at the next look.
+    let fingerprint = Fingerprint::of(paths.iter().cloned().chain(named_files(&merged)).collect());
+    let config = Config::from_custom_kubeconfig(merged, &KubeConfigOptions::default()).await;
+    Ok((config.map_err(|error| failed(first, error))?, fingerprint))
+}
+
+/// The files that a kubeconfig names for certificates and keys; tokens are re-read by the client.
+fn named_files(config: &Kubeconfig) -> impl Iterator<Item = PathBuf> {
+    let clusters =
+        config.clusters.iter().filter_map(|named| named.cluster.as_ref()?.certificate_authority.clone());
+    let users = config.auth_infos.iter().filter_map(|named| named.auth_info.as_ref());
+    let users = users.flat_map(|user| [user.client_certificate.clone(), user.client_key.clone()]).flatten();
+    clusters.chain(users).map(PathBuf::from)
+}

@@ -1,0 +1,286 @@
+//! A trimmed copy of the objects of one kind, kept by a watch.
+//!
+//! Only what the owner keeps of an object stays in memory. Our own writes are taken over from the
+//! answer of the API ([`Mirror::refresh`]), and an older state that the watch delivers later does
+//! not undo them: a reader always sees its own writes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use futures::StreamExt;
+use kube::runtime::watcher;
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch as channel;
+use tokio_util::sync::CancellationToken;
+
+/// Namespace and name.
+type Key = (String, String);
+
+/// What a kept object must tell of itself.
+pub trait Newer {
+    /// Which object of this name it is.
+    fn uid(&self) -> &str;
+    /// Its `resourceVersion` as a number; 0 if it is none.
+    fn version(&self) -> u64;
+}
+
+/// What a watch noticed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// An object appeared or changed.
+    Applied(Key),
+    /// An object went.
+    Deleted(Key),
+    /// The list is complete; sent after the first and any later list.
+    Listed,
+    /// It hears nothing, for this reason, and tries again.
+    Failing(String),
+    /// It hears of changes again.
+    Back,
+}
+
+/// The copy. Cheap to clone.
+pub struct Mirror<V> {
+    held: Arc<RwLock<BTreeMap<Key, Arc<V>>>>,
+    listed: channel::Sender<bool>,
+}
+
+impl<V> Clone for Mirror<V> {
+    fn clone(&self) -> Self {
+        Self { held: Arc::clone(&self.held), listed: self.listed.clone() }
+    }
+}
+
+impl<V> Default for Mirror<V> {
+    fn default() -> Self {
+        Self { held: Arc::default(), listed: channel::Sender::new(false) }
+    }
+}
+
+impl<V: Newer> Mirror<V> {
+    /// What is known of an object.
+    pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<V>> {
+        let key = (namespace.to_owned(), name.to_owned());
+        self.read().get(&key).cloned()
+    }
+
+    /// The objects that `choose` wants something of.
+    pub fn select<T>(&self, mut choose: impl FnMut(&str, &str, &Arc<V>) -> Option<T>) -> Vec<T> {
+        self.read().iter().filter_map(|((namespace, name), value)| choose(namespace, name, value)).collect()
+    }
+
+    /// How many are held.
+    pub fn len(&self) -> usize {
+        self.read().len()
+    }
+
+    /// Whether none is held.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Takes over the answer to a write of our own, unless the watch knows better by now.
+    pub fn refresh(&self, namespace: &str, name: &str, value: V) {
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        // Never inserts: an object whose end was noticed meanwhile must not come back.
+        if let Some(known) = held.get_mut(&(namespace.to_owned(), name.to_owned()))
+            && known.uid() == value.uid()
+            && known.version() < value.version()
+        {
+            *known = Arc::new(value);
+        }
+    }
+
+    /// Forgets the objects of one namespace, as when it is no longer watched.
+    pub fn forget(&self, namespace: &str) {
+        self.held.write().unwrap_or_else(PoisonError::into_inner).retain(|(of, _), _| of != namespace);
+    }
+
+    /// Whether a whole list was seen.
+    pub fn is_listed(&self) -> bool {
+        *self.listed.borrow()
+    }
+
+    /// Waits until a whole list was seen.
+    pub async fn listed(&self) {
+        // The sender lives as long as we do, so waiting cannot fail.
+        let _ = self.listed.subscribe().wait_for(|listed| *listed).await;
+    }
+
+    /// Marks the list as complete when there is nothing to watch.
+    pub fn mark_listed(&self) {
+        self.listed.send_replace(true);
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<Key, Arc<V>>> {
+        self.held.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn apply(&self, key: Key, value: V) -> bool {
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        match held.get(&key) {
+            Some(known) if known.uid() == value.uid() && known.version() >= value.version() => false,
+            _ => {
+                held.insert(key, Arc::new(value));
+                true
+            }
+        }
+    }
+
+    fn remove(&self, key: &Key, uid: Option<&str>) -> bool {
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        match held.get(key) {
+            // A successor of the same name may have been listed before its predecessor's end was told.
+            Some(known) if uid.is_none_or(|uid| known.uid() == uid) => held.remove(key).is_some(),
+            _ => false,
+        }
+    }
+
+    fn keys_within(&self, namespace: Option<&str>) -> BTreeSet<Key> {
+        let inside = |key: &&Key| namespace.is_none_or(|namespace| key.0 == namespace);
+        self.read().keys().filter(inside).cloned().collect()
+    }
+}
+
+/// What to watch.
+pub struct Watch<K> {
+    /// The kind, and the cluster it is on.
+    pub api: Api<K>,
+    /// Which objects of it.
+    pub config: watcher::Config,
+    /// The part of the mirror that this watch answers for; `None` is all of it.
+    pub namespace: Option<String>,
+}
+
+/// Watches until `stop`, keeping `mirror` and telling each change. An object that `keep` gives
+/// nothing for counts as not there.
+pub async fn watch<K, V>(
+    Watch { api, config, namespace }: Watch<K>,
+    mirror: Mirror<V>,
+    keep: impl Fn(K) -> Option<V>,
+    tell: impl Fn(Change),
+    stop: CancellationToken,
+) where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    V: Newer,
+{
+    // A watch is renewed every minute: silence longer than that means a dead peer.
+    let mut events = std::pin::pin!(watcher(api, config.timeout(60)));
+    let mut unseen = BTreeSet::new();
+    let mut pauses = Pauses::default();
+    loop {
+        let event = tokio::select! {
+            () = stop.cancelled() => return,
+            event = events.next() => event,
+        };
+        let event = match event {
+            Some(Ok(event)) => event,
+            Some(Err(error)) => {
+                tell(Change::Failing(tarbet_telemetry::problem::chain(&error)));
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = tokio::time::sleep(pauses.next()) => continue,
+                }
+            }
+            None => return,
+        };
+        // `Init` only says that a list is about to be tried.
+        if !matches!(event, watcher::Event::Init) && pauses.reset() {
+            tell(Change::Back);
+        }
+        let key = |object: &K| (object.namespace().unwrap_or_default(), object.name_any());
+        match event {
+            watcher::Event::Init => unseen = mirror.keys_within(namespace.as_deref()),
+            watcher::Event::InitApply(object) | watcher::Event::Apply(object) => {
+                let key = key(&object);
+                if let Some(value) = keep(object) {
+                    unseen.remove(&key);
+                    if mirror.apply(key.clone(), value) {
+                        tell(Change::Applied(key));
+                    }
+                } else if mirror.remove(&key, None) {
+                    tell(Change::Deleted(key));
+                }
+            }
+            watcher::Event::Delete(object) => {
+                let key = key(&object);
+                if mirror.remove(&key, object.meta().uid.as_deref()) {
+                    tell(Change::Deleted(key));
+                }
+            }
+            watcher::Event::InitDone => {
+                for key in std::mem::take(&mut unseen) {
+                    if mirror.remove(&key, None) {
+                        tell(Change::Deleted(key));
+                    }
+                }
+                mirror.mark_listed();
+                tell(Change::Listed);
+            }
+        }
+    }
+}
+
+/// Pauses after failures: short at first, since most are a restart of the server.
+#[derive(Debug, Default)]
+struct Pauses(u32);
+
+impl Pauses {
+    fn next(&mut self) -> Duration {
+        let base = Duration::from_millis(100 << self.0.min(6)).min(Duration::from_secs(5));
+        self.0 += 1;
+        base.mul_f64(rand::random_range(0.5..1.0))
+    }
+
+    /// Starts over; true if there had been a failure.
+    fn reset(&mut self) -> bool {
+        std::mem::take(&mut self.0) > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq)]
+    struct Thing(&'static str, u64);
+
+    impl Newer for Thing {
+        fn uid(&self) -> &str {
+            self.0
+        }
+        fn version(&self) -> u64 {
+            self.1
+        }
+    }
+
+    fn key() -> Key {
+        ("ns".to_owned(), "name".to_owned())
+    }
+
+    #[test]
+    fn our_own_write_is_not_undone_by_an_older_event() {
+        let mirror = Mirror::default();
+        assert!(mirror.apply(key(), Thing("a", 1)));
+        mirror.refresh("ns", "name", Thing("a", 5));
+        assert!(!mirror.apply(key(), Thing("a", 3)));
+        assert_eq!(*mirror.get("ns", "name").unwrap(), Thing("a", 5));
+        assert!(mirror.apply(key(), Thing("a", 6)));
+    }
+
+    #[test]
+    fn a_gone_object_stays_gone_and_a_successor_is_another_one() {
+        let mirror = Mirror::default();
+        mirror.apply(key(), Thing("a", 9));
+        assert!(mirror.apply(key(), Thing("b", 2)), "another object may have a lower version");
+        assert!(!mirror.remove(&key(), Some("a")), "the late end of the first does not end the second");
+        mirror.refresh("ns", "name", Thing("a", 12));
+        assert_eq!(*mirror.get("ns", "name").unwrap(), Thing("b", 2));
+        assert!(mirror.remove(&key(), Some("b")));
+        mirror.refresh("ns", "name", Thing("b", 20));
+        assert!(mirror.is_empty());
+    }
+}

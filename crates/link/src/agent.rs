@@ -20,7 +20,7 @@ use crate::error::CloseReason;
 use crate::handshake::{self, HandshakeError, Hello, Message, Welcome};
 use crate::meter::{LinkStats, Metered};
 use crate::settings::Settings;
-use crate::shared::{Ending, Phase, Shared, Side, close_reason};
+use crate::shared::{Ending, Phase, Shared, Side};
 use crate::watch::watch_over;
 
 pub use incoming::{Handler, IncomingCall, IncomingStream, IncomingUpgrade};
@@ -162,8 +162,8 @@ where
                 Poll::Ready(Some(Ok((request, respond)))) => {
                     incoming::dispatch(shared, handler, request, respond);
                 }
-                Poll::Ready(Some(Err(error))) => return Poll::Ready(close_reason(&error)),
-                Poll::Ready(None) => return Poll::Ready(shared.quiet_end()),
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(shared.end_of_connection(Err(error))),
+                Poll::Ready(None) => return Poll::Ready(shared.end_of_connection(Ok(()))),
                 Poll::Pending => break,
             }
         }

@@ -20,7 +20,7 @@ use crate::handshake::{
 };
 use crate::meter::Metered;
 use crate::settings::Settings;
-use crate::shared::{Ending, Phase, Shared, Side, close_reason};
+use crate::shared::{Ending, Phase, Shared, Side};
 use crate::watch::watch_over;
 use crate::wire;
 
@@ -220,10 +220,13 @@ where
         }
     });
     let reason = poll_fn(|cx| {
-        if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
-            return Poll::Ready(ended.map_or_else(|error| close_reason(&error), |()| shared.quiet_end()));
+        let ended = connection.as_mut().poll(cx);
+        // Also when the connection has ended: the agent may have said before that it leaves.
+        let given_up = watching.as_mut().poll(cx);
+        match ended {
+            Poll::Ready(ended) => Poll::Ready(shared.end_of_connection(ended)),
+            Poll::Pending => given_up,
         }
-        watching.as_mut().poll(cx)
     })
     .await;
     // Before the connection is dropped, so that whatever fails with it can say why.
@@ -235,7 +238,7 @@ where
 async fn follow(shared: &Shared, control: Control) -> CloseReason {
     let Control { mut answer, mut stream } = control;
     let mut phase = shared.watch();
-    let mut told = false;
+    let (mut told, mut deaf) = (false, false);
     loop {
         let now = phase.borrow_and_update().clone();
         match now {
@@ -259,8 +262,12 @@ async fn follow(shared: &Shared, control: Control) -> CloseReason {
         }
         tokio::select! {
             _ = phase.changed() => {}
-            // Whatever the agent answers here, it means that it leaves.
-            _ = &mut answer => shared.advance(Phase::Draining),
+            // Whatever the agent answers here, it means that it leaves. An error is none of its
+            // words: the connection has ended, and its driver says why.
+            answer = &mut answer, if !deaf => match answer {
+                Ok(_) => shared.advance(Phase::Draining),
+                Err(_) => deaf = true,
+            },
         }
     }
     // Without this stream the connection ends by itself when the last request on it has.

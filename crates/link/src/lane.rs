@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::error::BodyError;
 use crate::ledger::Load;
 use crate::shared::{Shared, Side};
+use crate::wire;
 
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic elsewhere leaves these states whole: each change is one assignment.
@@ -147,6 +148,10 @@ impl Lane {
     }
 
     pub(crate) fn send_trailers(&self, trailers: HeaderMap) -> bool {
+        if !wire::fits(&trailers) {
+            self.reset(Reason::INTERNAL_ERROR);
+            return false;
+        }
         let outlet = &mut *lock(&self.outlet);
         outlet.ended = true;
         outlet.stream.as_mut().is_some_and(|stream| stream.send_trailers(trailers).is_ok())

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
 /// The counters of a link at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,15 +105,21 @@ impl Meter {
     }
 }
 
-/// A stream whose bytes are counted.
+/// How long the end that closes first waits for the other to have read everything.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// A stream whose bytes are counted, and which is not closed in the middle of a word: a socket
+/// closed with unread bytes in it takes back what it has sent.
 pub(crate) struct Metered<S> {
     inner: S,
     meter: Arc<Meter>,
+    // Set once this end has nothing more to send.
+    lingering: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Metered<S> {
     pub(crate) fn new(inner: S, meter: Arc<Meter>) -> Self {
-        Self { inner, meter }
+        Self { inner, meter, lingering: None }
     }
 
     fn sent(&self, count: usize) {
@@ -133,7 +139,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Metered<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let count = ready!(Pin::new(&mut this.inner).poll_write(cx, buf))?;
@@ -160,7 +166,21 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
         Pin::new(&mut self.get_mut().inner).poll_flush(cx)
     }
 
+    // Says that nothing more comes, then reads until the other end says so too.
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_shutdown(cx)
+        let this = self.get_mut();
+        if this.lingering.is_none() {
+            ready!(Pin::new(&mut this.inner).poll_shutdown(cx))?;
+        }
+        let lingering = this.lingering.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
+        let mut scratch = [0; 2048];
+        while lingering.as_mut().poll(cx).is_pending() {
+            let mut buf = ReadBuf::new(&mut scratch);
+            match ready!(Pin::new(&mut this.inner).poll_read(cx, &mut buf)) {
+                Ok(()) if !buf.filled().is_empty() => {}
+                Ok(()) | Err(_) => break,
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 }

@@ -78,7 +78,7 @@ impl Pump {
                     return Poll::Ready(Sent::All);
                 }
                 Poll::Ready(Some(Err(error))) => {
-                    self.lane.reset(Reason::CANCEL);
+                    self.lane.reset(Reason::INTERNAL_ERROR);
                     return Poll::Ready(Sent::Failed(error));
                 }
                 Poll::Pending => {

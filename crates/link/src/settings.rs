@@ -6,6 +6,8 @@ use crate::handshake::Purpose;
 use crate::keepalive::Keepalive;
 
 const MIB: u32 = 1024 * 1024;
+/// Twice what our own ends ever send: to receive more ends the connection.
+const MAX_HEADER_LIST: u32 = 2 * crate::wire::MAX_HEADERS as u32;
 
 /// How one end of a link behaves. Both ends may differ; each limits what it receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,8 +22,6 @@ pub struct Settings {
     pub max_frame: u32,
     /// Streams open at once.
     pub max_streams: u32,
-    /// Bytes of one header list, unpacked.
-    pub max_headers: u32,
     /// Unread bytes on the whole link from which the longest-stalled streams are reset. Below the
     /// connection window, so that it acts before the link stands still.
     pub unread_budget: usize,
@@ -40,7 +40,6 @@ impl Default for Settings {
             connection_window: 64 * MIB,
             max_frame: 64 * 1024,
             max_streams: 20_000,
-            max_headers: 256 * 1024,
             unread_budget: 48 * MIB as usize,
             stall_grace: Duration::from_secs(2),
             keepalive: Keepalive::default(),
@@ -76,7 +75,7 @@ impl Settings {
             .initial_window_size(self.stream_window)
             .initial_connection_window_size(self.connection_window)
             .max_frame_size(self.max_frame)
-            .max_header_list_size(self.max_headers)
+            .max_header_list_size(MAX_HEADER_LIST)
             .initial_max_send_streams(self.max_streams as usize)
             .max_concurrent_reset_streams(self.max_streams as usize)
             .max_pending_accept_reset_streams(self.max_streams as usize)
@@ -93,7 +92,7 @@ impl Settings {
             .initial_window_size(self.stream_window)
             .initial_connection_window_size(self.connection_window)
             .max_frame_size(self.max_frame)
-            .max_header_list_size(self.max_headers)
+            .max_header_list_size(MAX_HEADER_LIST)
             .max_concurrent_streams(self.max_streams)
             .max_concurrent_reset_streams(self.max_streams as usize)
             .max_pending_accept_reset_streams(self.max_streams as usize)

@@ -113,11 +113,15 @@ impl Shared {
         }
     }
 
-    /// Why a connection ended that ended without an error.
-    pub(crate) fn quiet_end(&self) -> CloseReason {
-        match &*self.phase.borrow() {
-            Phase::Draining => CloseReason::Drained,
-            _ => CloseReason::PeerClosed,
+    /// Why the link ended, told from how its connection did.
+    pub(crate) fn end_of_connection(&self, ended: Result<(), h2::Error>) -> CloseReason {
+        let draining = *self.phase.borrow() == Phase::Draining;
+        match ended {
+            Ok(()) if draining => CloseReason::Drained,
+            Ok(()) => CloseReason::PeerClosed,
+            // Once both want to part and nothing is under way, how the last packets go is all one.
+            Err(_) if draining && self.meter.open() == 0 => CloseReason::Drained,
+            Err(error) => close_reason(&error),
         }
     }
 
@@ -161,8 +165,7 @@ impl Shared {
     }
 }
 
-/// Why a connection ended, told from how its driver ended.
-pub(crate) fn close_reason(error: &h2::Error) -> CloseReason {
+fn close_reason(error: &h2::Error) -> CloseReason {
     match error.get_io() {
         Some(io) => match io.kind() {
             std::io::ErrorKind::UnexpectedEof

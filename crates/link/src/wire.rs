@@ -30,6 +30,10 @@ const MESSAGE: HeaderName = HeaderName::from_static("tarbet-message");
 const UNTOUCHED: HeaderName = HeaderName::from_static("tarbet-untouched");
 const OWN: [HeaderName; 8] = [TARGET, METHOD, TOKEN, STATUS, CODE, HOP, MESSAGE, UNTOUCHED];
 
+/// The largest header list that is ever sent. A peer that is sent too much ends the connection, so
+/// what is too much is found out before; every peer takes twice this.
+pub(crate) const MAX_HEADERS: usize = 128 * 1024;
+
 /// The longest text of a refusal, encoded.
 const MAX_TEXT: usize = 2048;
 
@@ -74,6 +78,21 @@ pub(crate) fn upgrade_token(headers: &HeaderMap) -> Option<HeaderValue> {
     asks.then(|| headers.get(UPGRADE_HEADER).cloned()).flatten()
 }
 
+/// Whether headers are small enough to be sent, counted as HTTP/2 counts them.
+pub(crate) fn fits(headers: &HeaderMap) -> bool {
+    let size = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len() + 32;
+    headers.iter().map(size).sum::<usize>() <= MAX_HEADERS
+}
+
+fn check_size(parts: &request::Parts) -> Result<(), LinkError> {
+    // The longest URI `http` knows is half of what is allowed, so it need not be counted.
+    if fits(&parts.headers) {
+        return Ok(());
+    }
+    let text = format!("its headers have more than {} KiB", MAX_HEADERS / 1024);
+    Err(LinkError::Request(text.into()))
+}
+
 fn set_target(headers: &mut HeaderMap, target: Option<&Target>) {
     if let Some(value) = target.and_then(|target| target.to_string().parse().ok()) {
         headers.insert(TARGET, value);
@@ -92,6 +111,7 @@ pub(crate) fn call(mut parts: request::Parts) -> Result<Request<()>, LinkError> 
         return Err(LinkError::Request("CONNECT is not a call; open a stream instead".into()));
     }
     clean(&mut parts.headers);
+    check_size(&parts)?;
     set_target(&mut parts.headers, parts.extensions.get::<Target>());
     settle_authority(&mut parts);
     parts.extensions.clear();
@@ -113,6 +133,7 @@ pub(crate) fn upgrade(mut parts: request::Parts, token: HeaderValue) -> Result<R
     let method = HeaderValue::from_str(parts.method.as_str())
         .map_err(|_| LinkError::Request("its method is not text".into()))?;
     clean(&mut parts.headers);
+    check_size(&parts)?;
     set_target(&mut parts.headers, parts.extensions.get::<Target>());
     parts.headers.insert(METHOD, method);
     parts.headers.insert(TOKEN, token);

@@ -132,6 +132,9 @@ struct Arrival {
 
 impl Arrival {
     fn accept(mut self, response: Response<()>) -> Result<ByteStream, LinkError> {
+        if !wire::fits(response.headers()) {
+            return Err(LinkError::Request("the headers of the answer are too large".into()));
+        }
         let stream = self
             .respond
             .send_response(response, false)
@@ -242,6 +245,11 @@ async fn serve(
 // Sends what a service answered; it may not speak with the link's own headers.
 async fn answer(lane: &Arc<Lane>, respond: SendResponse<Bytes>, mut response: Response<Body>) {
     wire::clean(response.headers_mut());
+    if !wire::fits(response.headers()) {
+        let message = "The headers of the answer are too large to be carried.";
+        let denial = Denial::new(StatusCode::BAD_GATEWAY, reach::PROTOCOL_VIOLATION.id, message);
+        response = wire::denied(&denial.at("agent → target"));
+    }
     send(lane, respond, response).await;
 }
 

@@ -48,7 +48,7 @@ async fn a_websocket_carries_any_bytes_in_any_pieces() {
         }
         writer.flush().await.unwrap();
     };
-    soon("both ways", async {
+    let (_, _, one, two) = soon("both ways", async {
         tokio::join!(
             send(&mut a_write),
             send(&mut b_write),
@@ -57,6 +57,7 @@ async fn a_websocket_carries_any_bytes_in_any_pieces() {
         )
     })
     .await;
+    assert_eq!((one.unwrap(), two.unwrap()), (sent.len(), sent.len()));
     assert!(there == sent && back == sent);
     a_write.shutdown().await.unwrap();
     let mut rest = Vec::new();

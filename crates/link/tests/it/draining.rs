@@ -34,8 +34,8 @@ async fn under_load(leave: impl AsyncFn(&Pair)) {
         eventually("load", || done.load(SeqCst) > 200).await;
         leave(&old).await;
         let reasons = soon("ends", async { (old.gateway_end.await, old.agent_end.await) }).await;
-        assert_eq!(reasons.0.unwrap(), CloseReason::Drained);
-        assert_eq!(reasons.1.unwrap(), CloseReason::Drained);
+        let reasons = (reasons.0.unwrap(), reasons.1.unwrap());
+        assert_eq!(reasons, (CloseReason::Drained, CloseReason::Drained), "over {over:?}");
         let before = done.load(SeqCst);
         eventually("the load goes on", || done.load(SeqCst) > before + 200).await;
         stop.store(true, SeqCst);

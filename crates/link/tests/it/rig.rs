@@ -25,12 +25,12 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 /// How much of everything: 1 by default.
-pub fn effort() -> usize {
+pub(super) fn effort() -> usize {
     std::env::var("EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
 /// Waits until something is so.
-pub async fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+pub(super) async fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
     let mut tick = tokio::time::interval(Duration::from_millis(5));
     while !so() {
@@ -40,7 +40,7 @@ pub async fn eventually(what: &str, mut so: impl FnMut() -> bool) {
 }
 
 /// Fails instead of hanging.
-pub async fn soon<F: Future>(what: &str, future: F) -> F::Output {
+pub(super) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     match tokio::time::timeout(Duration::from_secs(60), future).await {
         Ok(output) => output,
         Err(_) => panic!("took too long: {what}"),
@@ -49,16 +49,16 @@ pub async fn soon<F: Future>(what: &str, future: F) -> F::Output {
 
 /// What carries the bytes.
 #[derive(Debug, Clone, Copy)]
-pub enum Over {
+pub(super) enum Over {
     Memory,
     Tcp,
     WebSocket,
 }
 
-pub const ALL: [Over; 3] = [Over::Memory, Over::Tcp, Over::WebSocket];
+pub(super) const ALL: [Over; 3] = [Over::Memory, Over::Tcp, Over::WebSocket];
 
 /// Two connected streams: the gateway's and the agent's.
-pub async fn wires(over: Over) -> (ByteStream, ByteStream) {
+pub(super) async fn wires(over: Over) -> (ByteStream, ByteStream) {
     match over {
         Over::Memory => {
             let (a, b) = tokio::io::duplex(256 * 1024);
@@ -83,7 +83,7 @@ pub async fn wires(over: Over) -> (ByteStream, ByteStream) {
     }
 }
 
-pub async fn sockets() -> (TcpStream, TcpStream) {
+pub(super) async fn sockets() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (accepted, connected) = tokio::join!(listener.accept(), TcpStream::connect(address));
@@ -93,7 +93,7 @@ pub async fn sockets() -> (TcpStream, TcpStream) {
     (a, b)
 }
 
-pub fn hello() -> Hello {
+pub(super) fn hello() -> Hello {
     Hello {
         versions: Versions { lowest: 1, highest: 1 },
         credential: Credential::new("open sesame"),
@@ -108,29 +108,29 @@ pub fn hello() -> Hello {
     }
 }
 
-pub fn accepted(settings: Settings) -> Accepted {
+pub(super) fn accepted(settings: Settings) -> Accepted {
     Accepted { link: Uuid::from_u128(7), gateway: "gw-1".into(), settings }
 }
 
 /// Both ends of a link, driven.
-pub struct Pair {
-    pub link: Link,
-    pub agent: AgentLink,
-    pub gateway_end: JoinHandle<CloseReason>,
-    pub agent_end: JoinHandle<CloseReason>,
-    pub world: Arc<World>,
+pub(super) struct Pair {
+    pub(super) link: Link,
+    pub(super) agent: AgentLink,
+    pub(super) gateway_end: JoinHandle<CloseReason>,
+    pub(super) agent_end: JoinHandle<CloseReason>,
+    pub(super) world: Arc<World>,
 }
 
-pub async fn pair(over: Over) -> Pair {
+pub(super) async fn pair(over: Over) -> Pair {
     pair_with(over, Settings::default(), Settings::default()).await
 }
 
-pub async fn pair_with(over: Over, gateway: Settings, agent: Settings) -> Pair {
+pub(super) async fn pair_with(over: Over, gateway: Settings, agent: Settings) -> Pair {
     let (a, b) = wires(over).await;
     join(a, b, gateway, agent).await
 }
 
-pub async fn join(a: ByteStream, b: ByteStream, gateway: Settings, agent: Settings) -> Pair {
+pub(super) async fn join(a: ByteStream, b: ByteStream, gateway: Settings, agent: Settings) -> Pair {
     let world = Arc::new(World::default());
     let handler: Arc<dyn Handler> = world.clone();
     let timeout = gateway.handshake_timeout;
@@ -154,13 +154,13 @@ pub async fn join(a: ByteStream, b: ByteStream, gateway: Settings, agent: Settin
 
 /// What is behind the agent.
 #[derive(Default)]
-pub struct World {
+pub(super) struct World {
     /// Requests that wait for ever, now.
-    pub hanging: AtomicUsize,
+    pub(super) hanging: AtomicUsize,
     /// Requests that came to an answer.
-    pub answered: AtomicUsize,
+    pub(super) answered: AtomicUsize,
     /// Byte streams open now.
-    pub streams: AtomicUsize,
+    pub(super) streams: AtomicUsize,
 }
 
 struct Count<'a>(&'a AtomicUsize);
@@ -208,6 +208,22 @@ impl World {
                     |text: &'static str| Ok::<_, std::convert::Infallible>(Frame::data(Bytes::from(text)));
                 let frames: Vec<_> = (0..300).map(|i| frame(if i % 100 == 0 { "x" } else { "" })).collect();
                 Response::new(Body::new(http_body_util::StreamBody::new(futures::stream::iter(frames))))
+            }
+            "/large-headers" | "/large-trailers" => {
+                let mut headers = HeaderMap::new();
+                for i in 0..40 {
+                    let name: http::HeaderName = format!("x-{i}").parse().unwrap();
+                    headers.insert(name, "v".repeat(16 * 1024).parse().unwrap());
+                }
+                let mut response = Response::new(Body::empty());
+                if path == "/large-headers" {
+                    *response.headers_mut() = headers;
+                } else {
+                    let frames = [Ok::<_, std::convert::Infallible>(Frame::trailers(headers))];
+                    let body = http_body_util::StreamBody::new(futures::stream::iter(frames));
+                    response = Response::new(Body::new(body));
+                }
+                response
             }
             "/deny" => {
                 let message = "Verboten — 100 %\r\nnot a header: x";
@@ -337,7 +353,7 @@ impl http_body::Body for Flood {
 }
 
 /// A body in pieces, with a trailer.
-pub fn pieces(count: usize, size: usize) -> Body {
+pub(super) fn pieces(count: usize, size: usize) -> Body {
     let data = (0..count)
         .map(move |i| Ok::<_, std::convert::Infallible>(Frame::data(Bytes::from(vec![i as u8; size]))));
     let mut trailers = HeaderMap::new();
@@ -346,30 +362,30 @@ pub fn pieces(count: usize, size: usize) -> Body {
     Body::new(http_body_util::StreamBody::new(futures::stream::iter(frames)))
 }
 
-pub fn get(path: &str) -> Request<Body> {
+pub(super) fn get(path: &str) -> Request<Body> {
     Request::get(format!("http://site{path}")).body(Body::empty()).unwrap()
 }
 
-pub fn post(path: &str, body: impl Into<Body>) -> Request<Body> {
+pub(super) fn post(path: &str, body: impl Into<Body>) -> Request<Body> {
     Request::post(format!("http://site{path}")).body(body.into()).unwrap()
 }
 
-pub async fn text(response: Response<Body>) -> String {
+pub(super) async fn text(response: Response<Body>) -> String {
     let bytes = response.into_body().collect().await.unwrap().to_bytes();
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-pub fn tcp(host: &str) -> Target {
+pub(super) fn tcp(host: &str) -> Target {
     Target::tcp(tarbet_link::Address::new(host, 7).unwrap())
 }
 
 /// A wire that can be cut in the middle without either end being told.
-pub struct Severable {
+pub(super) struct Severable {
     cut: CancellationToken,
 }
 
 impl Severable {
-    pub fn wires() -> (ByteStream, ByteStream, Self) {
+    pub(super) fn wires() -> (ByteStream, ByteStream, Self) {
         let (near, a) = tokio::io::duplex(64 * 1024);
         let (b, far) = tokio::io::duplex(64 * 1024);
         let cut = CancellationToken::new();
@@ -385,7 +401,7 @@ impl Severable {
         (ByteStream::new(near), ByteStream::new(far), Self { cut })
     }
 
-    pub fn cut(&self) {
+    pub(super) fn cut(&self) {
         self.cut.cancel();
     }
 }

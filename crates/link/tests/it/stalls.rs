@@ -17,12 +17,13 @@ async fn twenty_stalled_readers_stop_nobody_else() {
             stalled.push(pair.link.call(get("/flood")).await.unwrap());
         }
         eventually("their windows fill", || pair.link.stats().bytes_in > 20 * 1024 * 1024).await;
-        let calls = (0..200).map(|_| pair.link.call(post("/echo", pieces(20, 10_000))));
-        for response in soon("others", join_all(calls)).await {
-            assert_eq!(text(response.unwrap()).await.len(), 200_000);
-        }
-        let stats = pair.link.stats();
-        assert_eq!((stats.stalled, stats.streams_open), (0, 20), "none had to go");
+        let calls = (0..200).map(|_| async {
+            let response = pair.link.call(post("/echo", pieces(20, 10_000))).await.unwrap();
+            assert_eq!(text(response).await.len(), 200_000);
+        });
+        soon("others", join_all(calls)).await;
+        eventually("only they are left", || pair.link.stats().streams_open == 20).await;
+        assert_eq!(pair.link.stats().stalled, 0, "none had to go");
         for response in stalled {
             let frame = soon("a late reader", response.into_body().frame()).await;
             assert!(frame.unwrap().unwrap().is_data());

@@ -219,8 +219,7 @@ async fn a_draining_gateway_is_left_only_after_another_was_found() {
     let (sender, receiver) = futures::channel::mpsc::unbounded();
     let body = tarbet_link::Body::new(http_body_util::StreamBody::new(receiver));
     let running = old.call(post("/echo", body)).await.unwrap();
-    // No third gateway yet, and the second refuses more links: the old one must go on.
-    two.streets.doors.lock().unwrap().remove("two");
+    // No third gateway yet: the old link must go on.
     old.drain();
     eventually("it looks elsewhere", || streets.knocks("three").len() >= 3).await;
     assert!(old.phase().takes_requests());
@@ -265,14 +264,14 @@ async fn one_address_gets_all_links() {
 async fn a_refusal_is_heeded() {
     let streets = Arc::new(Streets::default());
     let mut refusal = Refusal::new(RefusalCode::Quota, "Too many links.");
-    refusal.retry_after = Some(Duration::from_secs(100));
+    refusal.retry_after = Some(Duration::from_secs(40));
     let one = Gateway::start_with(&streets, "one", Some(refusal));
     let mut config = config(&["one"]);
     config.links = 1;
     let site = site(&streets, config);
     eventually("it comes again", || streets.knocks("one").len() >= 2).await;
     let knocks = streets.knocks("one");
-    assert!(knocks[1] - knocks[0] >= Duration::from_secs(100));
+    assert!(knocks[1] - knocks[0] >= Duration::from_secs(40));
     let error = site.agent.status().borrow()[0].error.clone().unwrap();
     assert_eq!(error.refusal().unwrap().code, RefusalCode::Quota);
     drop(one);

@@ -1,7 +1,7 @@
 //! What a gateway and an agent can be told.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -70,14 +70,41 @@ impl ListenerConfig {
     }
 }
 
-/// A certificate and its key, in PEM files that may change while the process runs.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+/// Where a listener's certificate comes from: two PEM files that may change while the process runs,
+/// or the built-in authority in a folder.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct TlsFiles {
     /// The certificate and those that lead to its authority.
-    pub cert_file: PathBuf,
+    pub cert_file: Option<PathBuf>,
     /// The key.
-    pub key_file: PathBuf,
+    pub key_file: Option<PathBuf>,
+    /// The folder of the built-in authority, for one machine or a trial; made if it is missing.
+    pub authority_folder: Option<PathBuf>,
+    /// The names and addresses in the certificates that the built-in authority issues.
+    pub names: Vec<String>,
+}
+
+impl TlsFiles {
+    /// The pair of files or the folder, whichever is meant.
+    pub fn source(&self) -> Result<TlsSource<'_>, &'static str> {
+        match (&self.cert_file, &self.key_file, &self.authority_folder) {
+            (Some(cert), Some(key), None) => Ok(TlsSource::Files(cert, key)),
+            (None, None, Some(folder)) => Ok(TlsSource::Authority(folder)),
+            (None, None, None) => Err("needs cert_file and key_file, or authority_folder"),
+            (_, _, Some(_)) => Err("takes files or authority_folder, not both"),
+            _ => Err("needs both cert_file and key_file"),
+        }
+    }
+}
+
+/// Where a certificate comes from.
+#[derive(Debug, Clone, Copy)]
+pub enum TlsSource<'a> {
+    /// Certificate and key.
+    Files(&'a Path, &'a Path),
+    /// The built-in authority.
+    Authority(&'a Path),
 }
 
 /// The listener for other gateways.
@@ -102,5 +129,30 @@ impl Default for PrivateConfig {
     fn default() -> Self {
         let ListenerConfig { listen, tls } = ListenerConfig::at(Ipv4Addr::LOCALHOST, 8155);
         Self { listen, tls, advertise: None, secret_file: None, ca_file: None }
+    }
+}
+
+impl GatewayConfig {
+    /// What the types alone cannot refuse: dotted setting and message.
+    pub fn mistakes(&self) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        let listeners = [
+            ("agents", &self.agents.tls),
+            ("api", &self.api.tls),
+            ("kubernetes", &self.kubernetes.tls),
+            ("private", &self.private.tls),
+        ];
+        for (name, tls) in listeners {
+            if let Some(Err(message)) = tls.as_ref().map(TlsFiles::source) {
+                found.push((format!("{name}.tls"), message.to_owned()));
+            }
+        }
+        if self.recheck.is_zero() || self.recheck > Duration::from_secs(60) {
+            found.push(("recheck".into(), "must be between 1 s and 60 s, so that a revoked token is dead within a minute".into()));
+        }
+        if self.links_per_site == 0 {
+            found.push(("links_per_site".into(), "must be at least 1".into()));
+        }
+        found
     }
 }

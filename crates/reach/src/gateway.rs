@@ -10,6 +10,8 @@ mod callers;
 mod kube;
 mod private;
 
+pub use api::{LinkView, NewSite, NewToken, SiteView, TokenView};
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 

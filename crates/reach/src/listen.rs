@@ -1,11 +1,12 @@
 //! A listener: bound before anything starts, plain or with TLS, each connection in its own task.
 
 use std::future::Future;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tarbet_identity::authority::{Authority, Leaf, Usage};
 use tarbet_identity::tls::{Acceptor, CredentialSource, ServerTls};
 use tarbet_link::ByteStream;
 use tarbet_telemetry::Problem;
@@ -15,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::TlsFiles;
+use crate::config::{TlsFiles, TlsSource};
 
 /// How often certificate files are looked at for a change.
 const CERTIFICATE_CHECK: Duration = Duration::from_secs(10);
@@ -110,9 +111,25 @@ async fn secure(stream: TcpStream, tls: Option<Acceptor>) -> Result<ByteStream, 
 }
 
 fn acceptor(name: &str, files: &TlsFiles, alpn: &[&str]) -> Result<Acceptor, Problem> {
-    let source = CredentialSource::Files { certificate: files.cert_file.clone(), key: files.key_file.clone() };
-    ServerTls::new(source).alpn(alpn).build(Timestamp::now()).map_err(|error| {
+    let unusable = |cause: String| {
         Problem::new(&ground::CERTIFICATE_UNUSABLE, format!("The certificate of the {name} listener cannot be used."))
-            .because(chain(&error))
+            .because(cause)
+    };
+    let now = Timestamp::now();
+    let source = match files.source().map_err(|message| unusable(message.to_owned()))? {
+        TlsSource::Files(cert, key) => CredentialSource::Files { certificate: cert.to_owned(), key: key.to_owned() },
+        TlsSource::Authority(folder) => {
+            let authority = Authority::open(folder, now).map_err(|error| unusable(chain(&error)))?;
+            CredentialSource::Issued { authority: Arc::new(authority), leaf: leaf(&files.names) }
+        }
+    };
+    ServerTls::new(source).alpn(alpn).build(now).map_err(|error| unusable(chain(&error)))
+}
+
+fn leaf(names: &[String]) -> Leaf {
+    let local = Leaf::new(Usage::Server).dns("localhost").ip(Ipv4Addr::LOCALHOST).ip(Ipv6Addr::LOCALHOST);
+    names.iter().fold(local, |leaf, name| match name.parse::<IpAddr>() {
+        Ok(address) => leaf.ip(address),
+        Err(_) => leaf.dns(name),
     })
 }

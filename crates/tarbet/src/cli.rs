@@ -1,7 +1,13 @@
 //! The command line: words, flags and help. What a command does stands in its own file.
 
+pub mod endpoint;
 mod explain;
+mod forward;
+mod kube;
 mod settings;
+mod site;
+mod stores;
+mod user;
 
 use std::path::PathBuf;
 
@@ -12,6 +18,8 @@ use crate::config::{self, Config, Sources};
 use crate::output::Format;
 use crate::roles;
 
+pub use endpoint::state_folder;
+
 const ABOUT: &str = "Carry it across, open nothing.
 
 Tarbet joins places that cannot reach each other. Agents in private places dial out, gateways
@@ -19,6 +27,8 @@ route to them, and the private side alone decides what may run or be reached.";
 
 const EXAMPLES: &str = "Examples:
   tarbet up                                  everything on one machine, no root, no cluster
+  tarbet site add lab                        a new site, and the command to run there
+  tarbet kube login lab                      then: kubectl --context lab get pods
   tarbet config check --config tarbet.yaml   find every mistake before starting anything
   tarbet explain TB-0301                     what an error code means and what to try
 
@@ -56,9 +66,30 @@ enum Command {
     /// Run everything that needs no cluster in one process
     #[command(after_help = roles::up::EXAMPLES)]
     Up(roles::up::UpArgs),
+    /// Run a gateway: the public side
+    #[command(after_help = roles::gateway::EXAMPLES)]
+    Gateway(roles::gateway::GatewayArgs),
+    /// Run an agent: the private side, which dials out
+    #[command(after_help = roles::agent::EXAMPLES)]
+    Agent(roles::agent::AgentArgs),
+    /// Add, list and remove sites and their tokens
+    #[command(after_help = site::EXAMPLES)]
+    Site(site::SiteArgs),
+    /// Add, list and remove people and programs
+    #[command(after_help = user::EXAMPLES)]
+    User(user::UserArgs),
+    /// Reach a site's Kubernetes API with kubectl
+    #[command(subcommand, after_help = kube::EXAMPLES)]
+    Kube(kube::KubeCommand),
+    /// Make a local port lead to a host behind a site
+    #[command(after_help = forward::EXAMPLES)]
+    Forward(forward::ForwardArgs),
     /// Check, show or describe the configuration
     #[command(subcommand, after_help = settings::EXAMPLES)]
     Config(settings::ConfigCommand),
+    /// Back up or restore the store
+    #[command(subcommand, after_help = stores::EXAMPLES)]
+    Store(stores::StoreCommand),
     /// Say what an error code means and what to try
     #[command(after_help = explain::EXAMPLES)]
     Explain(explain::ExplainArgs),
@@ -86,6 +117,13 @@ pub fn run(cli: Cli) -> Result<(), Problem> {
     let load = || load(&global);
     match command {
         Command::Up(args) => roles::up::run(load()?, args),
+        Command::Gateway(args) => roles::gateway::run(load()?, args),
+        Command::Agent(args) => roles::agent::run(load()?, args),
+        Command::Site(args) => block_on(site::run(args, global.output)),
+        Command::User(args) => block_on(user::run(args, global.output)),
+        Command::Kube(command) => kube::run(command, global.output),
+        Command::Forward(args) => block_on(forward::run(args)),
+        Command::Store(command) => block_on(stores::run(command, &load()?, global.output)),
         Command::Config(command) => settings::run(command, load, global.output),
         Command::Explain(args) => explain::run(&args, global.output),
         Command::Completions { shell } => {
@@ -94,6 +132,15 @@ pub fn run(cli: Cli) -> Result<(), Problem> {
         }
         Command::Version => version(global.output),
     }
+}
+
+/// Runs a command that talks to others; one thread is plenty for a person.
+fn block_on(command: impl Future<Output = Result<(), Problem>>) -> Result<(), Problem> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| {
+        Problem::new(&tarbet_telemetry::codes::ground::INTERNAL, "The command cannot start.").because(error.to_string())
+    })?;
+    runtime.block_on(command)
 }
 
 fn load(global: &Global) -> Result<Config, Problem> {

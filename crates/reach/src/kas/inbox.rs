@@ -35,6 +35,12 @@ impl Inbox {
         Ok(Self { body: body.map_err(Into::into).boxed_unsync(), decoder, trailers: None, ended: false })
     }
 
+    /// A stream that has ended already, with these trailers.
+    pub(crate) fn ended(trailers: HeaderMap) -> Self {
+        let body = http_body_util::Empty::new().map_err(|never| match never {}).boxed_unsync();
+        Self { body, decoder: Decoder::with(false, 0), trailers: Some(trailers), ended: true }
+    }
+
     /// The next message; `None` once the other side has nothing more to say.
     pub fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
         loop {

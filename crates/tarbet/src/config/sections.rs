@@ -3,11 +3,17 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use garde::Validate;
 use schemars::JsonSchema;
+use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
+use tarbet_reach::agent::AgentConfig;
+use tarbet_reach::config::GatewayConfig;
+use tarbet_store::{RedbConfig, StoreConfig};
 use tarbet_telemetry::log::Format;
 
 use super::Report;
+use crate::cli::state_folder;
 
 /// Everything a Tarbet process can be told.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -17,15 +23,45 @@ pub struct Config {
     pub log: Log,
     /// Metrics, probes and traces.
     pub observability: Observability,
+    /// Where state is kept: `kind: redb` (the default, with `path`), `redis` or `memory`.
+    #[serde(deserialize_with = "store", skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreConfig>,
     /// How the process ends.
     pub shutdown: Shutdown,
+    /// The public side of reach.
+    pub gateway: GatewayConfig,
+    /// The private side of reach.
+    pub agent: AgentConfig,
+}
+
+/// A store without `kind` is the embedded one.
+fn store<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<StoreConfig>, D::Error> {
+    let Some(mut value) = Option::<serde_json::Value>::deserialize(deserializer)? else { return Ok(None) };
+    if let Some(map) = value.as_object_mut() {
+        map.entry("kind").or_insert_with(|| "redb".into());
+    }
+    serde_json::from_value(value).map(Some).map_err(D::Error::custom)
 }
 
 impl Config {
+    /// The store that is meant: a file in the state folder unless told otherwise.
+    pub fn store(&self) -> StoreConfig {
+        let embedded = || StoreConfig::Redb(RedbConfig { path: state_folder().join("tarbet.redb") });
+        self.store.clone().unwrap_or_else(embedded)
+    }
+
     /// What the types alone cannot refuse.
     pub(super) fn check(&self, report: &mut Report) {
         if let Err(error) = tarbet_telemetry::log::check_filter(&self.log.filter) {
             report.wrong("log.filter", format!("`{}` is not a log filter: {error}", self.log.filter));
+        }
+        if let Some(Err(found)) = self.store.as_ref().map(Validate::validate) {
+            for (path, error) in found.iter() {
+                report.wrong(&format!("store.{path}"), error.to_string());
+            }
+        }
+        for (setting, message) in self.gateway.mistakes() {
+            report.wrong(&format!("gateway.{setting}"), message);
         }
         if self.shutdown.deadline.is_zero() {
             report.wrong("shutdown.deadline", "must be longer than nothing");

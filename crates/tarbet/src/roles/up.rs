@@ -1,17 +1,26 @@
-//! `tarbet up`: everything that needs no cluster, in one process.
+//! `tarbet up`: everything that needs no cluster, in one process, with its state in one folder.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 
 use clap::Args;
-use tarbet_telemetry::Problem;
+use tarbet_reach::config::{GatewayConfig, TlsFiles};
+use tarbet_reach::gateway::Gateway;
+use tarbet_telemetry::codes::ground;
+use tarbet_telemetry::{Problem, Stage};
 
 use super::process::Process;
+use crate::cli::endpoint::Endpoint;
+use crate::cli::state_folder;
 use crate::config::Config;
 
 pub const EXAMPLES: &str = "Examples:
   tarbet up
   tarbet up --observability-listen 127.0.0.1:9000
-  tarbet up --set store.path=/tmp/tarbet.redb";
+  tarbet up --set store.path=/tmp/tarbet.redb
+
+State is kept in $TARBET_STATE, else $XDG_STATE_HOME/tarbet, else ~/.local/state/tarbet: the
+store, a certificate authority and the administrator's token. Other commands find it there.";
 
 const OBSERVE_AT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7481);
 
@@ -19,8 +28,52 @@ const OBSERVE_AT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LO
 pub struct UpArgs {}
 
 pub fn run(config: Config, _args: UpArgs) -> Result<(), Problem> {
-    Process::run("up", &config, OBSERVE_AT, |process| {
-        process.health.part("up").ready();
-        std::future::ready(Ok(()))
-    })
+    let folder = state_folder();
+    std::fs::create_dir_all(&folder).map_err(|error| {
+        Problem::new(&ground::CONFIG_INVALID, format!("The state folder {} cannot be made.", folder.display()))
+            .because(error.to_string())
+            .advising("set TARBET_STATE to a folder you may write")
+    })?;
+    Process::run("up", &config, OBSERVE_AT, |process| start(process, &config, &folder))
+}
+
+async fn start(process: &Process, config: &Config, folder: &Path) -> Result<(), Problem> {
+    let store = super::store::open(process, &config.store()).await?;
+    let settings = local_gateway(config.gateway.clone(), folder);
+    let token_file = settings.admin_token_file.clone().unwrap_or_default();
+    let replicated = super::store::is_shared(&config.store());
+    let gateway = Gateway::bind(settings, &store, replicated, &process.metrics).await?;
+    let at = gateway.addresses();
+    let endpoint = Endpoint {
+        api: format!("https://{}", at.api),
+        kubernetes: format!("https://{}", at.kubernetes),
+        agents: format!("grpcs://{}", at.agents),
+        token_file,
+        ca_file: Some(folder.join("authority/ca.crt")),
+    };
+    gateway.start(&process.supervisor, &process.health);
+    endpoint.write(folder).map_err(|error| {
+        Problem::new(&ground::INTERNAL, "The address of the gateway cannot be left for other commands.").because(error.to_string())
+    })?;
+    let folder = folder.to_owned();
+    process.supervisor.spawn(Stage::Upkeep, "endpoint", |stop| async move {
+        stop.cancelled().await;
+        Endpoint::remove(&folder);
+        Ok(())
+    });
+    Ok(())
+}
+
+/// A gateway for this machine: certificates of its own authority wherever none are configured.
+fn local_gateway(mut gateway: GatewayConfig, folder: &Path) -> GatewayConfig {
+    let own = || TlsFiles { authority_folder: Some(folder.join("authority")), ..TlsFiles::default() };
+    for tls in [&mut gateway.agents.tls, &mut gateway.api.tls, &mut gateway.kubernetes.tls] {
+        tls.get_or_insert_with(own);
+    }
+    if gateway.kubernetes.listen.ip().is_unspecified() {
+        gateway.kubernetes.listen.set_ip(Ipv4Addr::LOCALHOST.into());
+    }
+    gateway.admin_token_file.get_or_insert_with(|| folder.join("admin.token"));
+    gateway.name.get_or_insert_with(|| "local".into());
+    gateway
 }

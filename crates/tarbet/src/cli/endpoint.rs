@@ -1,0 +1,172 @@
+//! Which gateway a command talks to, and as whom.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tarbet_identity::Secret;
+use tarbet_telemetry::Problem;
+use tarbet_telemetry::codes::{ground, reach};
+use tarbet_telemetry::problem::chain;
+
+/// Flags of every command that talks to a gateway.
+#[derive(Debug, Clone, Args)]
+pub struct ServerArgs {
+    /// The gateway's API listener; the local `tarbet up` if absent
+    #[arg(long, env = "TARBET_SERVER", value_name = "URL")]
+    server: Option<String>,
+    /// The file with your token
+    #[arg(long, env = "TARBET_TOKEN_FILE", value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// The authority of the gateway's certificate, besides those of the system
+    #[arg(long, env = "TARBET_CA_FILE", value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+}
+
+/// What `tarbet up` leaves in its state folder for commands on the same machine.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Endpoint {
+    /// The API listener.
+    pub api: String,
+    /// The Kubernetes listener.
+    pub kubernetes: String,
+    /// Where agents dial.
+    pub agents: String,
+    /// The administrator's token.
+    pub token_file: PathBuf,
+    /// The authority of all three.
+    pub ca_file: Option<PathBuf>,
+}
+
+impl Endpoint {
+    const FILE: &str = "endpoint.json";
+
+    /// Leaves it for others.
+    pub fn write(&self, folder: &Path) -> std::io::Result<()> {
+        std::fs::write(folder.join(Self::FILE), serde_json::to_vec_pretty(self)?)
+    }
+
+    /// Takes it away again.
+    pub fn remove(folder: &Path) {
+        // It may be gone already.
+        let _ = std::fs::remove_file(folder.join(Self::FILE));
+    }
+
+    fn read(folder: &Path) -> Option<Self> {
+        serde_json::from_slice(&std::fs::read(folder.join(Self::FILE)).ok()?).ok()
+    }
+}
+
+/// The folder in which `tarbet up` keeps its state.
+pub fn state_folder() -> PathBuf {
+    let from = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    from("TARBET_STATE")
+        .or_else(|| from("XDG_STATE_HOME").map(|path| path.join("tarbet")))
+        .or_else(|| from("HOME").map(|path| path.join(".local/state/tarbet")))
+        .unwrap_or_else(|| PathBuf::from("/var/lib/tarbet"))
+}
+
+/// A gateway that can be asked.
+pub struct Server {
+    /// The API listener.
+    pub url: String,
+    /// Our token.
+    pub token: Secret,
+    /// The authority, if it is not one of the system's.
+    pub ca_file: Option<PathBuf>,
+    /// What the local `tarbet up` said, if it is that one.
+    pub local: Option<Endpoint>,
+    http: reqwest::Client,
+}
+
+impl ServerArgs {
+    /// Finds the gateway and reads the token.
+    pub fn connect(&self) -> Result<Server, Problem> {
+        let local = if self.server.is_none() { Endpoint::read(&state_folder()) } else { None };
+        let url = self.server.clone().or_else(|| local.as_ref().map(|local| local.api.clone())).ok_or_else(|| {
+            Problem::new(&ground::BAD_REQUEST, "No gateway is named, and no `tarbet up` runs on this machine.")
+                .at("tarbet command line")
+                .because("neither --server nor TARBET_SERVER is set")
+                .advising("start `tarbet up`, or give --server URL --token-file FILE")
+        })?;
+        let token_file = self.token_file.clone().or_else(|| local.as_ref().map(|local| local.token_file.clone()));
+        let token_file = token_file.ok_or_else(|| {
+            Problem::new(&reach::CREDENTIALS_MISSING, "No token is named.")
+                .at("tarbet command line")
+                .advising("give --token-file FILE or set TARBET_TOKEN_FILE")
+        })?;
+        let token = Secret::from_file(&token_file).map_err(|error| {
+            Problem::new(&ground::SECRET_UNREADABLE, format!("The token in {} cannot be read.", token_file.display()))
+                .because(chain(&error))
+        })?;
+        let ca_file = self.ca_file.clone().or_else(|| local.as_ref().and_then(|local| local.ca_file.clone()));
+        let http = http_client(ca_file.as_deref())?;
+        Ok(Server { url: url.trim_end_matches('/').to_owned(), token, ca_file, local, http })
+    }
+}
+
+fn http_client(ca_file: Option<&Path>) -> Result<reqwest::Client, Problem> {
+    let unusable = |cause: String| {
+        Problem::new(&ground::CERTIFICATE_UNUSABLE, "The authority's certificate cannot be used.").because(cause)
+    };
+    tarbet_identity::tls::install_default_provider();
+    let mut client = reqwest::Client::builder().no_proxy();
+    if let Some(file) = ca_file {
+        let pem = std::fs::read(file).map_err(|error| unusable(format!("{}: {error}", file.display())))?;
+        for certificate in reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| unusable(chain(&error)))? {
+            client = client.add_root_certificate(certificate);
+        }
+    }
+    client.build().map_err(|error| unusable(chain(&error)))
+}
+
+impl Server {
+    /// Asks, and reads the answer.
+    pub async fn ask<T: DeserializeOwned>(
+        &self,
+        method: reqwest::Method,
+        path: &str,
+        body: Option<serde_json::Value>,
+    ) -> Result<T, Problem> {
+        let bytes = self.send(method, path, body).await?;
+        serde_json::from_slice(&bytes).map_err(|error| {
+            Problem::new(&reach::PROTOCOL_VIOLATION, "The gateway's answer is not understood.")
+                .at(format!("gateway at {}", self.url))
+                .because(error.to_string())
+        })
+    }
+
+    /// Asks for something that has no answer but that it was done.
+    pub async fn tell(&self, method: reqwest::Method, path: &str) -> Result<(), Problem> {
+        self.send(method, path, None).await.map(drop)
+    }
+
+    async fn send(
+        &self,
+        method: reqwest::Method,
+        path: &str,
+        body: Option<serde_json::Value>,
+    ) -> Result<Vec<u8>, Problem> {
+        let unreachable = |error: reqwest::Error| {
+            Problem::new(&reach::GATEWAY_UNREACHABLE, format!("The gateway at {} does not answer.", self.url))
+                .at("this machine → gateway")
+                .because(chain(&error.without_url()))
+                .advising("check the URL, and that the gateway runs: its readiness is on its observability port")
+        };
+        let mut request = self.http.request(method, format!("{}{path}", self.url)).bearer_auth(self.token.expose());
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        let answer = request.send().await.map_err(unreachable)?;
+        let status = answer.status();
+        let bytes = answer.bytes().await.map_err(unreachable)?;
+        if status.is_success() {
+            return Ok(bytes.to_vec());
+        }
+        Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| {
+            Problem::new(&reach::PROTOCOL_VIOLATION, format!("The gateway answered {status} and did not say why."))
+                .at(format!("gateway at {}", self.url))
+        }))
+    }
+}

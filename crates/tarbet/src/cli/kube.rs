@@ -1,0 +1,116 @@
+//! `tarbet kube login SITE`: a kubeconfig context, so that plain kubectl reaches the site.
+
+use std::path::PathBuf;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use tarbet_reach::names::SiteName;
+use tarbet_telemetry::Problem;
+use tarbet_telemetry::codes::ground;
+
+use super::endpoint::{Server, ServerArgs};
+use crate::output::Format;
+
+pub const EXAMPLES: &str = "Examples:
+  tarbet kube login lab
+  kubectl --context lab get pods";
+
+#[derive(Debug, Subcommand)]
+pub enum KubeCommand {
+    /// Write a kubeconfig context named after the site
+    #[command(after_help = "Examples:\n  tarbet kube login lab\n  tarbet kube login lab --kubeconfig ./lab.kubeconfig")]
+    Login(LoginArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct LoginArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    /// The site
+    site: SiteName,
+    /// The gateway's Kubernetes listener; the local `tarbet up` if absent
+    #[arg(long, env = "TARBET_KUBERNETES", value_name = "URL")]
+    kubernetes: Option<String>,
+    /// The kubeconfig to write into; KUBECONFIG or ~/.kube/config if absent
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+}
+
+pub fn run(command: KubeCommand, format: Format) -> Result<(), Problem> {
+    let KubeCommand::Login(args) = command;
+    let server = args.server.connect()?;
+    let url = args.kubernetes.or_else(|| server.local.as_ref().map(|local| local.kubernetes.clone())).ok_or_else(|| {
+        Problem::new(&ground::BAD_REQUEST, "The gateway's Kubernetes listener is not known.")
+            .at("tarbet command line")
+            .because("neither --kubernetes nor TARBET_KUBERNETES is set, and no `tarbet up` runs here")
+            .advising("give --kubernetes https://GATEWAY:8154")
+    })?;
+    let file = args.kubeconfig.unwrap_or_else(default_kubeconfig);
+    let unusable = |cause: String| {
+        Problem::new(&ground::CONFIG_UNREADABLE, format!("The kubeconfig {} cannot be changed.", file.display())).because(cause)
+    };
+    let mut config = match std::fs::read_to_string(&file) {
+        Ok(text) => serde_saphyr::from_str::<Value>(&text).map_err(|error| unusable(error.to_string()))?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => json!({}),
+        Err(error) => return Err(unusable(error.to_string())),
+    };
+    login(&mut config, &args.site, url.trim_end_matches('/'), &server).map_err(unusable)?;
+    let text = serde_saphyr::to_string(&config).map_err(|error| unusable(error.to_string()))?;
+    write_private(&file, &text).map_err(|error| unusable(error.to_string()))?;
+    format.text(&format!("The context `{}` is in {}. Next: kubectl --context {0} get pods", args.site, file.display()))
+}
+
+/// Puts cluster, user and context named after the site into a kubeconfig; others stay as they are.
+fn login(config: &mut Value, site: &SiteName, url: &str, server: &Server) -> Result<(), String> {
+    let mut cluster = json!({"server": format!("{url}/sites/{site}")});
+    if let Some(file) = &server.ca_file {
+        let pem = std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
+        cluster["certificate-authority-data"] = STANDARD.encode(pem).into();
+    }
+    let name = format!("tarbet-{site}");
+    config["apiVersion"] = "v1".into();
+    config["kind"] = "Config".into();
+    put(config, "clusters", json!({"name": name, "cluster": cluster}))?;
+    put(config, "users", json!({"name": name, "user": {"token": server.token.expose()}}))?;
+    put(config, "contexts", json!({"name": site, "context": {"cluster": name, "user": name}}))?;
+    if config["current-context"].as_str().unwrap_or_default().is_empty() {
+        config["current-context"] = site.as_str().into();
+    }
+    Ok(())
+}
+
+/// Replaces the entry of the same name in a list, or adds it.
+fn put(config: &mut Value, list: &str, entry: Value) -> Result<(), String> {
+    let slot = &mut config[list];
+    if slot.is_null() {
+        *slot = json!([]);
+    }
+    let entries = slot.as_array_mut().ok_or_else(|| format!("`{list}` is not a list"))?;
+    entries.retain(|other| other["name"] != entry["name"]);
+    entries.push(entry);
+    Ok(())
+}
+
+fn default_kubeconfig() -> PathBuf {
+    let first = std::env::var("KUBECONFIG").ok().and_then(|paths| paths.split(':').next().map(PathBuf::from));
+    first.filter(|path| !path.as_os_str().is_empty()).unwrap_or_else(|| {
+        PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".kube/config")
+    })
+}
+
+/// Replaces the file in one step, readable by the owner alone: it holds a token.
+fn write_private(file: &std::path::Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder)?;
+    }
+    let mut beside = file.as_os_str().to_owned();
+    beside.push(".tarbet-new");
+    let mut new = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+    new.write_all(text.as_bytes())?;
+    new.sync_all()?;
+    std::fs::rename(&beside, file)
+}

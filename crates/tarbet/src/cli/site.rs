@@ -1,0 +1,145 @@
+//! `tarbet site …`: the places that dial in.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use reqwest::Method;
+use tarbet_reach::gateway::{NewSite, NewToken, SiteView, TokenView};
+use tarbet_reach::names::SiteName;
+use tarbet_telemetry::Problem;
+
+use super::endpoint::{Server, ServerArgs};
+use crate::output::Format;
+
+pub const EXAMPLES: &str = "Examples:
+  tarbet site add lab            prints the one command to run at the site
+  tarbet site list
+  tarbet site token lab --expires-in 30d
+  tarbet site revoke lab 3f2a…";
+
+#[derive(Debug, Args)]
+pub struct SiteArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(subcommand)]
+    command: SiteCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum SiteCommand {
+    /// Add a site and print the command to run there
+    #[command(after_help = "Examples:\n  tarbet site add lab\n  tarbet site add lab -o json")]
+    Add {
+        /// A DNS label
+        name: SiteName,
+        /// The gateway URL that the site's agent shall dial
+        #[arg(long, value_name = "URL")]
+        gateway: Option<String>,
+    },
+    /// List the sites you may see, with their links
+    #[command(after_help = "Examples:\n  tarbet site list\n  tarbet site list -o json")]
+    List,
+    /// Remove a site and all its tokens; its links end within a minute
+    #[command(after_help = "Examples:\n  tarbet site remove lab")]
+    Remove {
+        /// The site
+        name: SiteName,
+    },
+    /// Make one more token for a site's agents
+    #[command(after_help = "Examples:\n  tarbet site token lab\n  tarbet site token lab --expires-in 12h")]
+    Token {
+        /// The site
+        name: SiteName,
+        /// When it ends, such as 12h or 30d
+        #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+        expires_in: Option<Duration>,
+    },
+    /// List a site's tokens
+    #[command(after_help = "Examples:\n  tarbet site tokens lab")]
+    Tokens {
+        /// The site
+        name: SiteName,
+    },
+    /// Take a token back; links that use it end within a minute
+    #[command(after_help = "Examples:\n  tarbet site revoke lab 3f2a9c…")]
+    Revoke {
+        /// The site
+        name: SiteName,
+        /// The token's public name, as `tarbet site tokens` shows it
+        token: String,
+    },
+}
+
+pub async fn run(args: SiteArgs, format: Format) -> Result<(), Problem> {
+    let server = args.server.connect()?;
+    match args.command {
+        SiteCommand::Add { name, gateway } => add(&server, &name, gateway, format).await,
+        SiteCommand::List => list(&server, format).await,
+        SiteCommand::Remove { name } => {
+            server.tell(Method::DELETE, &format!("/v1/sites/{name}")).await?;
+            format.text(&format!("The site `{name}` is removed. Next: tarbet site list"))
+        }
+        SiteCommand::Token { name, expires_in } => {
+            let body = serde_json::json!({"expiresInSeconds": expires_in.map(|duration| duration.as_secs())});
+            let token: NewToken = server.ask(Method::POST, &format!("/v1/sites/{name}/tokens"), Some(body)).await?;
+            match format {
+                Format::Table => format.text(&token.token),
+                _ => format.value(&token),
+            }
+        }
+        SiteCommand::Tokens { name } => {
+            let tokens: Vec<TokenView> = server.ask(Method::GET, &format!("/v1/sites/{name}/tokens"), None).await?;
+            let rows: Vec<_> = tokens.iter().map(|token| serde_json::json!(token)).collect();
+            format.rows(&["id", "created", "expires", "revoked"], &["id", "created", "expires", "revoked"], &rows)
+        }
+        SiteCommand::Revoke { name, token } => {
+            server.tell(Method::DELETE, &format!("/v1/sites/{name}/tokens/{token}")).await?;
+            format.text("The token is revoked; links that use it end within a minute. Next: tarbet site list")
+        }
+    }
+}
+
+async fn add(server: &Server, name: &SiteName, gateway: Option<String>, format: Format) -> Result<(), Problem> {
+    let body = serde_json::json!({"name": name});
+    let site: NewSite = server.ask(Method::POST, "/v1/sites", Some(body)).await?;
+    if format != Format::Table {
+        return format.value(&site);
+    }
+    let local = server.local.as_ref();
+    let gateway = gateway.or_else(|| local.map(|local| local.agents.clone())).unwrap_or_else(|| "grpcs://GATEWAY:8150".into());
+    let ca = local.and_then(|local| local.ca_file.as_ref()).map(|file| format!(" --ca-file {}", file.display()));
+    format.text(&format!(
+        "The site `{name}` is added. Its token is shown once; run this at the site:\n\n  \
+         (umask 077; echo {token} > {name}.token)\n  \
+         tarbet agent --gateway {gateway} --token-file {name}.token{ca}\n\n\
+         Next: tarbet site list",
+        token = site.token.token,
+        ca = ca.unwrap_or_default(),
+    ))
+}
+
+async fn list(server: &Server, format: Format) -> Result<(), Problem> {
+    let sites: Vec<SiteView> = server.ask(Method::GET, "/v1/sites", None).await?;
+    if format != Format::Table {
+        return format.value(&sites);
+    }
+    if sites.is_empty() {
+        return format.text("There are no sites yet. Next: tarbet site add NAME");
+    }
+    let rows: Vec<_> = sites
+        .iter()
+        .map(|site| {
+            let gateways: std::collections::BTreeSet<_> = site.links.iter().map(|link| link.gateway.as_str()).collect();
+            let services: std::collections::BTreeSet<_> =
+                site.links.iter().flat_map(|link| link.services.iter().map(String::as_str)).collect();
+            let join = |set: std::collections::BTreeSet<&str>| set.into_iter().collect::<Vec<_>>().join(",");
+            serde_json::json!({
+                "name": site.name, "id": site.id, "links": site.links.len(),
+                "state": if site.connected { "connected" } else { "waiting" },
+                "gateways": join(gateways), "services": join(services),
+            })
+        })
+        .collect();
+    let columns = ["name", "id", "state", "links", "gateways", "services"];
+    format.rows(&columns, &columns, &rows)
+}

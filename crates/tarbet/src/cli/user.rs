@@ -1,0 +1,88 @@
+//! `tarbet user …`: the people and programs that call.
+
+use std::collections::BTreeMap;
+
+use clap::{Args, Subcommand, ValueEnum};
+use reqwest::Method;
+use tarbet_reach::directory::Principal;
+use tarbet_reach::gateway::NewToken;
+use tarbet_telemetry::Problem;
+
+use super::endpoint::ServerArgs;
+use crate::output::Format;
+
+pub const EXAMPLES: &str = "Examples:
+  tarbet user add alice --role user --site lab > alice.token
+  tarbet user list
+  tarbet user revoke alice";
+
+#[derive(Debug, Args)]
+pub struct UserArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(subcommand)]
+    command: UserCommand,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum RoleArg {
+    /// See the site and its state
+    Viewer,
+    /// Also send requests to it
+    User,
+    /// Also change its entry and revoke its tokens
+    Operator,
+}
+
+#[derive(Debug, Subcommand)]
+enum UserCommand {
+    /// Add a person or program and print its token
+    #[command(after_help = "Examples:\n  tarbet user add alice --role user --site lab\n  tarbet user add ops --admin")]
+    Add {
+        /// Its name
+        name: String,
+        /// What it may do at the named sites
+        #[arg(long, value_enum, default_value_t = RoleArg::User)]
+        role: RoleArg,
+        /// A site, or `*` for every site; may be repeated
+        #[arg(long = "site", value_name = "SITE")]
+        sites: Vec<String>,
+        /// May change everything
+        #[arg(long)]
+        admin: bool,
+    },
+    /// List everybody
+    #[command(after_help = "Examples:\n  tarbet user list -o json")]
+    List,
+    /// Remove somebody and their tokens
+    #[command(after_help = "Examples:\n  tarbet user revoke alice")]
+    Revoke {
+        /// Its name
+        name: String,
+    },
+}
+
+pub async fn run(args: UserArgs, format: Format) -> Result<(), Problem> {
+    let server = args.server.connect()?;
+    match args.command {
+        UserCommand::Add { name, role, sites, admin } => {
+            let role = role.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+            let roles: BTreeMap<_, _> = sites.into_iter().map(|site| (site, role.clone())).collect();
+            let body = serde_json::json!({"name": name, "admin": admin, "roles": roles});
+            let token: NewToken = server.ask(Method::POST, "/v1/users", Some(body)).await?;
+            match format {
+                Format::Table => format.text(&token.token),
+                _ => format.value(&token),
+            }
+        }
+        UserCommand::List => {
+            let users: Vec<Principal> = server.ask(Method::GET, "/v1/users", None).await?;
+            let rows: Vec<_> = users.iter().map(|user| serde_json::json!(user)).collect();
+            format.rows(&["name", "admin", "roles"], &["name", "admin", "roles"], &rows)
+        }
+        UserCommand::Revoke { name } => {
+            server.tell(Method::DELETE, &format!("/v1/users/{name}")).await?;
+            format.text(&format!("The user `{name}` is removed. Next: tarbet user list"))
+        }
+    }
+}

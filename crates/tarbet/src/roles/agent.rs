@@ -1,0 +1,85 @@
+//! `tarbet agent`: the private side.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::Args;
+use tarbet_identity::Secret;
+use tarbet_link::ProxySettings;
+use tarbet_reach::agent::{self, Surroundings};
+use tarbet_telemetry::codes::ground;
+use tarbet_telemetry::problem::chain;
+use tarbet_telemetry::Problem;
+
+use super::process::Process;
+use crate::config::Config;
+
+pub const EXAMPLES: &str = "Examples:
+  tarbet agent --gateway wss://gateway.example.org --token-file /etc/tarbet/token
+  tarbet agent --gateway grpcs://gw1:8150 --gateway grpcs://gw2:8150 --token-file token \\
+               --kubeconfig ~/.kube/config --policy policy.yaml
+
+Nothing listens at the site but the probe port. What may be reached is decided by the policy
+beside the agent; without one: the Kubernetes API, within the RBAC of the agent's own account.";
+
+const OBSERVE_AT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
+
+#[derive(Debug, Args)]
+pub struct AgentArgs {
+    /// A gateway to dial: grpc://, grpcs://, ws://, wss:// or https://; may be repeated
+    #[arg(long = "gateway", value_name = "URL")]
+    gateways: Vec<String>,
+    /// The file with the site's token
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// The authority of the gateways' certificates, besides those of the system
+    #[arg(long, visible_alias = "ca-cert-file", value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+    /// The site's policy
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
+    /// The kubeconfig of the API server to offer; in a cluster the pod's own account is used
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// An extra header for WebSocket upgrades; may be repeated
+    #[arg(long = "header", visible_alias = "kas-header", value_name = "NAME: VALUE")]
+    headers: Vec<String>,
+    /// A name for people; the host's name if absent
+    #[arg(long)]
+    name: Option<String>,
+}
+
+pub fn run(config: Config, args: AgentArgs) -> Result<(), Problem> {
+    Process::run("agent", &config, OBSERVE_AT, |process| async {
+        let settings = merged(config.agent.clone(), args);
+        agent::start(&settings, surroundings()?, &process.supervisor, &process.health).await
+    })
+}
+
+fn merged(mut config: agent::AgentConfig, args: AgentArgs) -> agent::AgentConfig {
+    if !args.gateways.is_empty() {
+        config.gateways = args.gateways;
+    }
+    if !args.headers.is_empty() {
+        config.headers = args.headers;
+    }
+    config.token_file = args.token_file.or(config.token_file);
+    config.ca_file = args.ca_file.or(config.ca_file);
+    config.policy_file = args.policy.or(config.policy_file);
+    config.kubeconfig = args.kubeconfig.or(config.kubeconfig);
+    config.name = args.name.or(config.name);
+    config
+}
+
+fn surroundings() -> Result<Surroundings, Problem> {
+    let variable = |names: [&str; 2]| names.iter().find_map(|name| std::env::var(name).ok());
+    let proxies = ProxySettings::new(
+        variable(["HTTP_PROXY", "http_proxy"]).as_deref(),
+        variable(["HTTPS_PROXY", "https_proxy"]).as_deref(),
+        variable(["NO_PROXY", "no_proxy"]).as_deref(),
+    )
+    .map_err(|error| Problem::new(&ground::CONFIG_INVALID, "A proxy variable cannot be used.").because(chain(&error)))?;
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let token = std::env::var("AGENTK_TOKEN").ok().map(Secret::new);
+    Ok(Surroundings { host: host.trim().to_owned(), proxies, token })
+}

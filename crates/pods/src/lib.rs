@@ -8,8 +8,10 @@
 //! Start from [`wire`] for the words, [`plan::plan`] for what a pod means, and
 //! [`Runner`](runner::Runner) for what runs it.
 
+pub mod docker;
 pub mod error;
 pub mod folder;
 pub mod plan;
+pub mod record;
 pub mod runner;
 pub mod wire;

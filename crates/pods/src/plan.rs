@@ -10,6 +10,7 @@ mod policy;
 pub mod quantity;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -64,6 +65,12 @@ impl PodId {
     /// The name of its folder.
     pub fn folder(&self) -> String {
         format!("{}-{}", self.namespace, self.uid)
+    }
+}
+
+impl fmt::Display for PodId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{} ({})", self.namespace, self.name, self.uid)
     }
 }
 

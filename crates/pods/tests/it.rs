@@ -1,5 +1,7 @@
 //! Pods against the recorded words of the originals and the real things that run them.
 
 mod it {
+    mod docker;
+    mod pods;
     mod samples;
 }

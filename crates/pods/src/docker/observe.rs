@@ -1,0 +1,241 @@
+//! What Docker has of our pods, kept up to date by its own events.
+//!
+//! One task listens to events, looks at each container that is named in one, and looks at
+//! everything when it connects and from time to time: an event that is missed costs time only.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bollard::Docker as Api;
+use bollard::models::{ContainerInspectResponse, ContainerStateStatusEnum as Phase};
+use bollard::query_parameters::{EventsOptions, InspectContainerOptions, ListContainersOptions};
+use futures::{StreamExt, stream};
+use jiff::Timestamp;
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+
+use super::create::{CONTAINER, INSTANCE, UID};
+use super::engine::{Engine, failed, status};
+use super::machine::State;
+use crate::error::RunError;
+
+/// Everything is looked at again after this time, in case an event was lost.
+const RELIST: Duration = Duration::from_secs(30);
+/// How long to wait before connecting again.
+const RETRY: Duration = Duration::from_millis(500);
+/// How many containers are looked at side by side.
+const LOOKS: usize = 8;
+
+/// One container as Docker has it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Seen {
+    pub(super) id: String,
+    pub(super) uid: String,
+    /// Empty for the pause container.
+    pub(super) container: String,
+    pub(super) state: State,
+    /// Docker is about to run it again.
+    pub(super) restarting: bool,
+    pub(super) exit_code: i64,
+    pub(super) out_of_memory: bool,
+    /// Why it could not be started.
+    pub(super) error: String,
+    pub(super) started: Option<Timestamp>,
+    pub(super) finished: Option<Timestamp>,
+    pub(super) restarts: i32,
+    pub(super) image: String,
+}
+
+#[derive(Debug, Default)]
+struct World {
+    containers: HashMap<String, Seen>,
+    /// Since when Docker is away and why; `None` while it answers.
+    away: Option<(Instant, String)>,
+    complete: bool,
+}
+
+/// The containers by name. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Observed {
+    world: Arc<Mutex<World>>,
+    changes: broadcast::Sender<String>,
+    instance: String,
+}
+
+impl Observed {
+    pub(super) fn new(instance: String, changes: broadcast::Sender<String>) -> Self {
+        Self { world: Arc::default(), changes, instance }
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<Seen> {
+        self.lock().containers.get(name).cloned()
+    }
+
+    /// Whether all containers were seen since the daemon answered last.
+    pub(super) fn complete(&self) -> bool {
+        self.lock().complete
+    }
+
+    /// Since when and why Docker is away.
+    pub(super) fn away(&self) -> Option<(Duration, String)> {
+        self.lock().away.as_ref().map(|(since, reason)| (since.elapsed(), reason.clone()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, World> {
+        // Entries are replaced one by one; a panicking holder leaves none half changed.
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at one container now; our own actions do not wait for their events.
+    pub(super) async fn look(&self, api: &Api, name: &str) -> Result<Option<Seen>, RunError> {
+        match api.inspect_container(name, None::<InspectContainerOptions>).await {
+            Ok(found) => {
+                let seen = read(&found);
+                if let Some((name, seen)) = &seen {
+                    self.put(name, seen.clone());
+                }
+                Ok(seen.map(|(_, seen)| seen))
+            }
+            Err(error) if status(&error) == Some(404) => {
+                self.gone(name);
+                Ok(None)
+            }
+            Err(error) => Err(failed("look at a container")(error)),
+        }
+    }
+
+    fn put(&self, name: &str, seen: Seen) {
+        let uid = seen.uid.clone();
+        let before = self.lock().containers.insert(name.to_owned(), seen.clone());
+        if before.as_ref() != Some(&seen) {
+            let _ = self.changes.send(uid);
+        }
+    }
+
+    fn gone(&self, name: &str) {
+        // By name or by the id that events carry.
+        let mut world = self.lock();
+        let key = world.containers.iter().find(|(key, seen)| *key == name || seen.id == name);
+        if let Some(key) = key.map(|(key, _)| key.clone())
+            && let Some(seen) = world.containers.remove(&key)
+        {
+            drop(world);
+            let _ = self.changes.send(seen.uid);
+        }
+    }
+
+    /// Observes until `stop`.
+    pub(super) async fn run(self, engine: Arc<Engine>, stop: CancellationToken) {
+        loop {
+            let ended = tokio::select! {
+                () = stop.cancelled() => return,
+                ended = self.connected(&engine) => ended,
+            };
+            if let Err(error) = ended {
+                let mut world = self.lock();
+                if world.away.is_none() {
+                    tracing::warn!(error = %error, "Docker does not answer.");
+                }
+                let since = world.away.take().map_or_else(Instant::now, |(since, _)| since);
+                world.away = Some((since, error.to_string()));
+                world.complete = false;
+            }
+            engine.forget().await;
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(RETRY) => {}
+            }
+        }
+    }
+
+    /// From one connection to its end.
+    async fn connected(&self, engine: &Engine) -> Result<(), RunError> {
+        let api = engine.api().await?;
+        let ours = vec![format!("{INSTANCE}={}", self.instance)];
+        let filters = HashMap::from([("type".into(), vec!["container".into()]), ("label".into(), ours)]);
+        // Listening begins before looking, so that nothing falls between the two.
+        let mut events = api.events(Some(EventsOptions { filters: Some(filters), ..Default::default() }));
+        self.look_at_all(&api).await?;
+        let mut relist = tokio::time::interval(RELIST);
+        relist.reset();
+        loop {
+            tokio::select! {
+                event = events.next() => match event {
+                    None => return Err(RunError::Away { runtime: "Docker", reason: "it closed the stream of events".into() }),
+                    Some(Err(error)) => return Err(failed("send events")(error)),
+                    Some(Ok(event)) => {
+                        let noisy = event.action.as_deref().is_some_and(|action| action.starts_with("exec_"));
+                        if let Some(id) = event.actor.and_then(|actor| actor.id).filter(|_| !noisy) {
+                            self.look(&api, &id).await?;
+                        }
+                    }
+                },
+                _ = relist.tick() => self.look_at_all(&api).await?,
+            }
+        }
+    }
+
+    pub(super) async fn look_at_all(&self, api: &Api) -> Result<(), RunError> {
+        let ours = vec![format!("{INSTANCE}={}", self.instance)];
+        let filters = Some(HashMap::from([("label".into(), ours)]));
+        let listed = api.list_containers(Some(ListContainersOptions { all: true, filters, ..Default::default() }));
+        let listed = listed.await.map_err(failed("list containers"))?;
+        let ids: Vec<String> = listed.into_iter().filter_map(|container| container.id).collect();
+        let known: Vec<(String, String)> =
+            self.lock().containers.iter().map(|(name, seen)| (name.clone(), seen.id.clone())).collect();
+        for (name, id) in known {
+            if !ids.contains(&id) {
+                self.gone(&name);
+            }
+        }
+        let mut looks = stream::iter(ids).map(|id| async move { self.look(api, &id).await }).buffer_unordered(LOOKS);
+        while let Some(look) = looks.next().await {
+            look?;
+        }
+        let mut world = self.lock();
+        if world.away.take().is_some() {
+            tracing::info!("Docker answers again.");
+        }
+        let first = !std::mem::replace(&mut world.complete, true);
+        drop(world);
+        if first {
+            // Wakes all drivers: now they know what is there.
+            let _ = self.changes.send(String::new());
+        }
+        Ok(())
+    }
+}
+
+fn read(found: &ContainerInspectResponse) -> Option<(String, Seen)> {
+    let labels = found.config.as_ref()?.labels.as_ref()?;
+    let name = found.name.as_deref()?.trim_start_matches('/').to_owned();
+    let state = found.state.clone().unwrap_or_default();
+    // Docker's "never" is the year 1.
+    let time = |text: &Option<String>| {
+        text.as_deref().and_then(|text| text.parse::<Timestamp>().ok()).filter(|time| time.as_second() > 0)
+    };
+    let (exit_code, error) = (state.exit_code.unwrap_or_default(), state.error.unwrap_or_default());
+    let phase = match state.status {
+        // A container that could not be started stays "created", with the reason.
+        Some(Phase::CREATED) if exit_code != 0 && !error.is_empty() => State::Ended(exit_code),
+        None | Some(Phase::CREATED | Phase::EMPTY) => State::Created,
+        Some(Phase::RUNNING | Phase::PAUSED | Phase::RESTARTING | Phase::STOPPING) => State::Running,
+        Some(Phase::EXITED | Phase::DEAD | Phase::REMOVING) => State::Ended(exit_code),
+    };
+    let seen = Seen {
+        id: found.id.clone().unwrap_or_default(),
+        uid: labels.get(UID)?.clone(),
+        container: labels.get(CONTAINER).cloned().unwrap_or_default(),
+        state: phase,
+        restarting: state.restarting.unwrap_or_default(),
+        exit_code,
+        out_of_memory: state.oom_killed.unwrap_or_default(),
+        error,
+        started: time(&state.started_at),
+        finished: time(&state.finished_at),
+        restarts: found.restart_count.and_then(|count| i32::try_from(count).ok()).unwrap_or_default(),
+        image: found.image.clone().unwrap_or_default(),
+    };
+    Some((name, seen))
+}

@@ -1,0 +1,140 @@
+//! What a plugin remembers of its pods on disk, so that a crash loses and repeats nothing.
+//!
+//! A pod is recorded before anything is made for it and forgotten after everything is removed.
+//! A deleted UID leaves an empty file behind for a day: a create that was late on its way must
+//! not bring the pod back.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::RunError;
+use crate::folder::{self, Folder, part, remove_tree};
+use crate::plan::{Policy, plan};
+use crate::runner::Known;
+use crate::wire::{RetrievedPod, is_uid};
+
+const RECORD: &str = "pod.json";
+/// How long a deleted UID is remembered.
+const REMEMBER: Duration = Duration::from_secs(24 * 60 * 60);
+/// No pod comes near this.
+const MAX_RECORD: u64 = 256 * 1024 * 1024;
+
+/// The records below one data root.
+#[derive(Debug, Clone)]
+pub struct Records {
+    root: PathBuf,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Record {
+    pod: RetrievedPod,
+    /// How often each container was replaced.
+    #[serde(default)]
+    generations: HashMap<String, u32>,
+}
+
+/// A pod as it was found on disk.
+#[derive(Debug)]
+pub struct Found {
+    /// The pod.
+    pub known: Known,
+    /// Its folder.
+    pub folder: Folder,
+    /// How often each container was replaced.
+    pub generations: HashMap<String, u32>,
+    /// Whether its removal had begun.
+    pub deleted: bool,
+}
+
+impl Records {
+    /// Opens a data root, making it.
+    pub fn open(root: &Path) -> Result<Self, RunError> {
+        let failed = |error| RunError::folder(format!("use the data root {}", root.display()))(error);
+        Folder::create(root).and_then(|folder| folder.child(&part(".deleted"), 0o700)).map_err(failed)?;
+        let root = root.canonicalize().map_err(failed)?;
+        Ok(Self { root })
+    }
+
+    /// Where it is.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The folder of a pod, made if it is not there.
+    pub fn folder(&self, known: &Known) -> Result<Folder, RunError> {
+        folder::pod_folder(&self.root, &known.id().folder()).map_err(RunError::folder("make the pod's folder"))
+    }
+
+    /// Records a pod, over what was recorded of it before.
+    pub fn save(
+        &self,
+        folder: &Folder,
+        known: &Known,
+        generations: &HashMap<String, u32>,
+    ) -> Result<(), RunError> {
+        let record = Record { pod: known.retrieved.clone(), generations: generations.clone() };
+        let text = serde_json::to_vec(&record).map_err(io::Error::from);
+        text.and_then(|text| folder.write(RECORD, &text, 0o600)).map_err(RunError::folder("record the pod"))
+    }
+
+    /// Whether a UID was deleted here.
+    pub fn is_deleted(&self, uid: &str) -> bool {
+        is_uid(uid) && self.root.join(".deleted").join(uid).symlink_metadata().is_ok()
+    }
+
+    /// Remembers that a UID is being deleted.
+    pub fn mark_deleted(&self, uid: &str) -> Result<(), RunError> {
+        let mark = Folder::open(&self.root.join(".deleted")).and_then(|folder| folder.touch(uid, 0o600));
+        mark.map_err(RunError::folder("remember the deletion"))
+    }
+
+    /// Removes the folder of a pod.
+    pub fn forget(&self, known: &Known) -> Result<(), RunError> {
+        remove_tree(&self.root.join(known.id().folder())).map_err(RunError::folder("remove the pod's folder"))
+    }
+
+    /// All pods on disk. What cannot be read is left alone and reported in the log.
+    pub fn load(&self, policy: &Policy) -> Result<Vec<Found>, RunError> {
+        self.sweep();
+        let entries = std::fs::read_dir(&self.root).map_err(RunError::folder("read the data root"))?;
+        let mut found = Vec::new();
+        for entry in entries.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with('.') || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            match self.load_one(&entry.path(), policy) {
+                Ok(Some(pod)) => found.push(pod),
+                Ok(None) => {}
+                Err(reason) => tracing::warn!(folder = %name, %reason, "A pod's record cannot be used."),
+            }
+        }
+        Ok(found)
+    }
+
+    fn load_one(&self, path: &Path, policy: &Policy) -> Result<Option<Found>, String> {
+        let folder = Folder::open(path).map_err(|error| error.to_string())?;
+        if !folder.has(RECORD) {
+            return Ok(None);
+        }
+        let text = folder.read(RECORD, MAX_RECORD).map_err(|error| error.to_string())?;
+        let record: Record = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+        let plan = plan(&record.pod, policy).map_err(|error| error.to_string())?;
+        let deleted = self.is_deleted(&plan.id.uid);
+        let known = Known { retrieved: record.pod, plan };
+        Ok(Some(Found { known, folder, generations: record.generations, deleted }))
+    }
+
+    fn sweep(&self) {
+        for mark in std::fs::read_dir(self.root.join(".deleted")).into_iter().flatten().flatten() {
+            let age = mark.metadata().and_then(|meta| meta.modified()).ok().and_then(|time| time.elapsed().ok());
+            if age.is_some_and(|age| age > REMEMBER) {
+                let _ = std::fs::remove_file(mark.path());
+            }
+        }
+    }
+}

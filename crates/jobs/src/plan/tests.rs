@@ -1,0 +1,320 @@
+//! A small world in which steps are taken, processes die and people interfere at any moment.
+
+use super::*;
+use crate::machine::Before;
+use crate::request::Key;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+fn request(phase: Phase) -> Request {
+    let mut object: crate::crd::InternalRequest = serde_json::from_value(serde_json::json!({
+        "apiVersion": "appstudio.redhat.com/v1alpha1", "kind": "InternalRequest",
+        "metadata": { "name": "r", "namespace": "team-a", "uid": "u-1", "resourceVersion": "1" },
+        "spec": { "request": "build" },
+    }))
+    .unwrap();
+    object.metadata.generation = Some(1);
+    let mut request = Request::keep(&"remote".into(), kube::core::DeserializeGuard(Ok(object)));
+    request.phase = phase;
+    request.before = Before::default();
+    request
+}
+
+fn run(uid: &str) -> Run {
+    Run {
+        name: "internalrequest-x".into(),
+        uid: "run".into(),
+        version: 1,
+        serves: Some(Key::new("remote", "team-a", "r")),
+        request_uid: uid.into(),
+        offer: "build".into(),
+        created: None,
+        deleting: false,
+        kept: true,
+        children: false,
+        ending: None,
+    }
+}
+
+fn config(allowed: bool, debug: bool) -> InternalServicesConfigSpec {
+    let allow_list = if allowed { vec!["team-a".into()] } else { vec![] };
+    InternalServicesConfigSpec { allow_list, debug, ..Default::default() }
+}
+
+fn sight(request: &Request) -> Sight<'_> {
+    Sight { request, run: RunSight::Unseen, config: None, pipeline: PipelineSight::Unread, turn: None }
+}
+
+#[test]
+fn an_unreadable_request_is_rejected_with_the_reason() {
+    let mut odd = request(Phase::New);
+    odd.spec = Err("missing field `spec`".into());
+    assert_eq!(plan(&sight(&odd)), Step::Reject("the request cannot be read: missing field `spec`".into()));
+}
+
+#[test]
+fn a_run_that_vanished_fails_its_request_once_the_api_confirms_it() {
+    let running = request(Phase::Running);
+    let mut seen = sight(&running);
+    assert_eq!(plan(&seen), Step::ReadRun);
+    seen.run = RunSight::Absent;
+    assert!(matches!(plan(&seen), Step::End(Ending { succeeded: false, .. })));
+}
+
+#[test]
+fn an_end_survives_the_deletion_of_its_run() {
+    let running = request(Phase::Running);
+    let mut done = run("u-1");
+    done.deleting = true;
+    done.ending = Some(Ending { succeeded: true, ..Ending::failed("") });
+    let seen = Sight { run: RunSight::Present(&done), ..sight(&running) };
+    assert!(matches!(plan(&seen), Step::End(Ending { succeeded: true, .. })));
+}
+
+#[test]
+fn a_stranger_under_our_name_is_not_taken_for_ours() {
+    let new = request(Phase::New);
+    let stranger = run("u-2");
+    let seen = Sight { run: RunSight::Present(&stranger), ..sight(&new) };
+    assert!(matches!(plan(&seen), Step::End(Ending { succeeded: false, .. })));
+}
+
+#[test]
+fn a_missing_pipeline_is_told_in_the_words_callers_know() {
+    let new = request(Phase::New);
+    let allowed = config(true, false);
+    let mut seen = Sight { config: Some(&allowed), ..sight(&new) };
+    assert_eq!(plan(&seen), Step::ReadPipeline("build".into()));
+    seen.pipeline = PipelineSight::Missing;
+    assert_eq!(plan(&seen), Step::Reject("No endpoint to handle 'build' requests".into()));
+}
+
+/// What happens between two steps.
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    Nothing,
+    /// The process dies and another starts.
+    Crash,
+    /// The watch catches up.
+    Deliver,
+    RunEnds(bool),
+    /// Somebody deletes the run.
+    HandDelete,
+    /// Somebody deletes the request.
+    DeleteRequest,
+    Allow(bool),
+    /// The line moves.
+    Room(bool),
+    Debug(bool),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        6 => Just(Event::Nothing),
+        2 => Just(Event::Crash),
+        3 => Just(Event::Deliver),
+        2 => any::<bool>().prop_map(Event::RunEnds),
+        1 => Just(Event::HandDelete),
+        1 => Just(Event::DeleteRequest),
+        1 => any::<bool>().prop_map(Event::Allow),
+        1 => any::<bool>().prop_map(Event::Room),
+        1 => any::<bool>().prop_map(Event::Debug),
+    ]
+}
+
+/// Both clusters, what the watch has shown, and what was ever done.
+struct World {
+    request: Option<Request>,
+    run: Option<Run>,
+    shown: Option<Run>,
+    allowed: bool,
+    debug: bool,
+    room: bool,
+    creates: usize,
+    ends: Vec<Phase>,
+    writes: BTreeMap<&'static str, usize>,
+}
+
+/// What one process knows; gone when it dies.
+#[derive(Default)]
+struct Memory {
+    run: Option<Option<Run>>,
+    config: Option<InternalServicesConfigSpec>,
+    pipeline: Option<Vec<String>>,
+    turn: Option<Turn>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            request: Some(request(Phase::New)),
+            run: None,
+            shown: None,
+            allowed: true,
+            debug: false,
+            room: true,
+            creates: 0,
+            ends: vec![],
+            writes: BTreeMap::new(),
+        }
+    }
+
+    fn happen(&mut self, event: Event, memory: &mut Memory) {
+        match event {
+            Event::Nothing => {}
+            Event::Crash => *memory = Memory::default(),
+            Event::Deliver => self.shown = self.run.clone(),
+            Event::RunEnds(succeeded) => {
+                if let Some(run) = self.run.as_mut().filter(|run| run.ending.is_none()) {
+                    run.ending = Some(Ending { succeeded, ..Ending::failed("") });
+                }
+            }
+            Event::HandDelete => self.delete_run(),
+            Event::DeleteRequest => {
+                if self.request.as_ref().is_some_and(|request| !request.held) {
+                    self.request = None;
+                } else if let Some(request) = &mut self.request {
+                    request.deleting = true;
+                }
+            }
+            Event::Allow(allowed) => self.allowed = allowed,
+            Event::Room(room) => self.room = room,
+            Event::Debug(debug) => self.debug = debug,
+        }
+    }
+
+    fn delete_run(&mut self) {
+        if let Some(run) = &mut self.run {
+            run.deleting = true;
+            if !run.kept {
+                self.run = None;
+            }
+        }
+    }
+
+    fn let_run_go(&mut self) {
+        if let Some(run) = &mut self.run {
+            run.kept = false;
+            if run.deleting {
+                self.run = None;
+            }
+        }
+    }
+
+    fn write(&mut self, phase: Phase, name: &'static str) {
+        let Some(request) = &mut self.request else { return };
+        assert!(request.phase.may_become(phase), "{:?} became {phase:?}", request.phase);
+        request.phase = phase;
+        *self.writes.entry(name).or_default() += 1;
+        if phase.is_final() {
+            self.ends.push(phase);
+        }
+    }
+
+    /// Takes one step; false when there is nothing to do.
+    fn step(&mut self, memory: &mut Memory) -> bool {
+        let Some(request) = self.request.clone() else { return self.orphan() };
+        let run = match &memory.run {
+            Some(Some(run)) => RunSight::Present(run),
+            Some(None) => RunSight::Absent,
+            None => self.shown.as_ref().map_or(RunSight::Unseen, RunSight::Present),
+        };
+        let sight = Sight {
+            request: &request,
+            run,
+            config: memory.config.as_ref(),
+            pipeline: memory.pipeline.as_deref().map_or(PipelineSight::Unread, PipelineSight::Declares),
+            turn: memory.turn,
+        };
+        let step = plan(&sight);
+        match &step {
+            Step::ReadConfig => memory.config = Some(config(self.allowed, self.debug)),
+            Step::ReadPipeline(_) => memory.pipeline = Some(vec![]),
+            Step::ReadRun => memory.run = Some(self.run.clone()),
+            Step::AskTurn(_) => memory.turn = Some(if self.room { Turn::Granted } else { Turn::Waiting(1) }),
+            Step::Hold => {
+                self.request.as_mut().unwrap().held = !request.deleting;
+                *self.writes.entry("hold").or_default() += 1;
+            }
+            Step::Create(_) => {
+                if self.run.is_none() {
+                    self.run = Some(run_of_request());
+                    self.creates += 1;
+                }
+                memory.run = Some(self.run.clone());
+            }
+            Step::MarkQueued(_) => self.write(Phase::Queued, "running"),
+            Step::MarkRunning => self.write(Phase::Running, "running"),
+            Step::End(ending) => self.write(ending.phase(), "end"),
+            Step::Reject(_) => self.write(Phase::Rejected, "end"),
+            Step::Dismiss | Step::Cancel => {
+                assert!(request.deleting || request.phase.is_final(), "a run is deleted only after the end is written");
+                self.delete_run();
+                self.let_run_go();
+                self.shown = None;
+                memory.run = Some(None);
+            }
+            Step::Leave => {
+                self.let_run_go();
+                memory.run = Some(self.run.clone());
+            }
+            Step::LetGo => self.request = None,
+            Step::Rest => *memory = Memory::default(),
+        }
+        step != Step::Rest
+    }
+
+    /// A run whose request is gone.
+    fn orphan(&mut self) -> bool {
+        let orphaned = self.shown.is_some();
+        self.delete_run();
+        self.let_run_go();
+        self.shown = None;
+        orphaned
+    }
+}
+
+fn run_of_request() -> Run {
+    run("u-1")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn whatever_happens_there_is_at_most_one_run_one_end_and_three_writes(
+        events in proptest::collection::vec(event(), 0..40)
+    ) {
+        let (mut world, mut memory) = (World::new(), Memory::default());
+        for event in events {
+            world.happen(event, &mut memory);
+            world.step(&mut memory);
+        }
+        // People leave it alone now; the controller must bring everything to its end by itself.
+        world.room = true;
+        world.debug = false;
+        for _ in 0..4 {
+            world.happen(Event::Deliver, &mut memory);
+            for _ in 0..30 {
+                if !world.step(&mut memory) {
+                    break;
+                }
+            }
+            world.happen(Event::RunEnds(true), &mut memory);
+            memory = Memory::default();
+        }
+        prop_assert!(world.creates <= 1, "{} runs", world.creates);
+        prop_assert!(world.ends.len() <= 1, "{:?}", world.ends);
+        prop_assert!(world.writes.values().sum::<usize>() <= 3, "{:?}", world.writes);
+        match &world.request {
+            None => prop_assert!(world.run.is_none(), "the run of a deleted request stays"),
+            Some(request) => {
+                prop_assert!(request.phase.is_final(), "it never ends: {:?}", request.phase);
+                prop_assert!(world.run.is_none(), "the run of a finished request stays");
+                if request.phase == Phase::Succeeded {
+                    prop_assert_eq!(world.creates, 1);
+                }
+            }
+        }
+    }
+}

@@ -8,17 +8,22 @@
 //! Everything here is a mechanism: who may connect, who may call and what a site allows is decided by
 //! what the gateway and the agent plug in. Nothing here opens a listener.
 
+pub mod agent;
 pub mod call;
 pub mod descriptor;
 pub mod frame;
 pub mod gzip;
+pub mod hpack;
 pub mod inbox;
+pub mod kubernetes;
+pub mod mend;
 pub mod meta;
 pub mod order;
 pub mod outbox;
 pub mod pool;
 pub mod prefix;
 pub mod proto;
+pub mod server;
 pub mod status;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -11,12 +11,6 @@ use tonic::Status;
 
 use super::proto::prototool::Values;
 
-/// Senders differ in whether they pad.
-const STANDARD_PAD_OR_NOT: GeneralPurpose = GeneralPurpose::new(
-    &alphabet::STANDARD,
-    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
-);
-
 /// Metadata as the frames carry it: lower-case keys, all values in order, `-bin` values raw.
 pub type Meta = BTreeMap<String, Values>;
 
@@ -25,7 +19,7 @@ pub const MAX_METADATA: usize = 64 << 10;
 
 /// gRPC sends base64 without padding and accepts it with.
 const PADDED_OR_NOT: GeneralPurpose = GeneralPurpose::new(
-    &base64::alphabet::STANDARD,
+    &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 

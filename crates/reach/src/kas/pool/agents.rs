@@ -42,7 +42,7 @@ struct Entry {
 }
 
 /// A tunnel whose stream is open, idle or in use.
-struct Live {
+pub(super) struct Live {
     connection: u64,
     descriptor: Arc<Descriptor>,
     outbox: Outbox,

@@ -6,6 +6,14 @@
 //! request that names another namespace's resource fails before any cloud is called.
 //! Start from [`plan`] for what is decided, and from [`wire`] for how it is spoken.
 
+pub mod cloud;
+pub mod controller;
+pub mod error;
+pub mod grpc;
 pub mod model;
 pub mod plan;
+pub mod tags;
+pub mod values;
 pub mod wire;
+
+pub use error::Error;

@@ -1,1 +1,7 @@
-//! Nets from outside.
+//! Nets from outside: real stores, real sockets, real packets.
+
+#[cfg(test)]
+mod it {
+    mod bed;
+    mod tags;
+}

@@ -1,0 +1,223 @@
+//! A plugin's own policy: what it does for anybody, whoever the orchestrator is.
+
+use std::net::Ipv4Addr;
+
+use async_trait::async_trait;
+use ipnet::IpNet;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Cloud, Held, NewConnections, NewGateway, NewResource, OldConnections};
+use crate::error::Error;
+use crate::model::{Created, Deployment, Flags, Mapping, Rule};
+use crate::plan::connect::Gateway;
+use crate::plan::{rule, target};
+
+/// What the plugin may be asked. A list that is not given allows everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct Policy {
+    /// Deployments it acts in.
+    pub deployments: Option<Vec<String>>,
+    /// Namespaces it acts for.
+    pub namespaces: Option<Vec<String>>,
+    /// Prefixes that rules may name as targets.
+    #[schemars(with = "Option<Vec<String>>")]
+    pub targets: Option<Vec<IpNet>>,
+    /// Refuses targets that are not private.
+    pub no_public_targets: bool,
+    /// Clouds it may be connected to.
+    pub peers: Option<Vec<String>>,
+}
+
+impl Policy {
+    fn listed(list: Option<&Vec<String>>, what: &str, name: &str) -> Result<(), Error> {
+        match list {
+            Some(list) if !list.iter().any(|entry| entry == name) => Err(Error::Policy {
+                what: format!("{what} `{name}`"),
+                why: format!("it is none of {}", list.join(", ")),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn namespace(&self, namespace: &str) -> Result<(), Error> {
+        Self::listed(self.namespaces.as_ref(), "the namespace", namespace)
+    }
+
+    fn deployment(&self, deployment: &Deployment) -> Result<(), Error> {
+        self.namespace(&deployment.namespace)?;
+        Self::listed(self.deployments.as_ref(), "the deployment", &deployment.id)
+    }
+
+    fn peer(&self, cloud: &str) -> Result<(), Error> {
+        Self::listed(self.peers.as_ref(), "a connection to", cloud)
+    }
+
+    fn rules(&self, rules: &[Rule]) -> Result<(), Error> {
+        for permission in rules {
+            for net in rule::targets(permission)? {
+                let refuse = |why: &str| {
+                    let what = format!("the target {net} of rule `{}`", permission.name);
+                    Err(Error::Policy { what, why: why.into() })
+                };
+                if self.no_public_targets && !target::is_private(&net) {
+                    return refuse("it is not private");
+                }
+                if self
+                    .targets
+                    .as_ref()
+                    .is_some_and(|allowed| !allowed.iter().any(|range| range.contains(&net)))
+                {
+                    return refuse("it is outside of the ranges");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A cloud behind its policy.
+pub struct Guarded<C> {
+    policy: Policy,
+    cloud: C,
+}
+
+impl<C: Cloud> Guarded<C> {
+    /// Every call passes the policy first.
+    pub fn new(policy: Policy, cloud: C) -> Self {
+        Self { policy, cloud }
+    }
+}
+
+#[async_trait]
+impl<C: Cloud> Cloud for Guarded<C> {
+    // Reading what is used is what keeps others from overlapping us: only foreign deployments are left out.
+    async fn used_spaces(&self, deployments: &[Deployment]) -> Result<Vec<Mapping>, Error> {
+        deployments.iter().try_for_each(|deployment| self.policy.deployment(deployment))?;
+        self.cloud.used_spaces(deployments).await
+    }
+
+    async fn used_asns(&self, deployments: &[Deployment]) -> Result<Vec<u32>, Error> {
+        deployments.iter().try_for_each(|deployment| self.policy.deployment(deployment))?;
+        self.cloud.used_asns(deployments).await
+    }
+
+    async fn used_bgp_addresses(&self, deployments: &[Deployment]) -> Result<Vec<Ipv4Addr>, Error> {
+        deployments.iter().try_for_each(|deployment| self.policy.deployment(deployment))?;
+        self.cloud.used_bgp_addresses(deployments).await
+    }
+
+    async fn create_resource(&self, new: NewResource) -> Result<Created, Error> {
+        self.policy.deployment(&new.deployment)?;
+        self.cloud.create_resource(new).await
+    }
+
+    async fn attach_resource(&self, namespace: &str, uri: &str) -> Result<Created, Error> {
+        self.policy.namespace(namespace)?;
+        self.cloud.attach_resource(namespace, uri).await
+    }
+
+    async fn permit_list(&self, namespace: &str, uri: &str) -> Result<Vec<Rule>, Error> {
+        self.policy.namespace(namespace)?;
+        self.cloud.permit_list(namespace, uri).await
+    }
+
+    async fn add_rules(&self, namespace: &str, uri: &str, rules: Vec<Rule>) -> Result<(), Error> {
+        self.policy.namespace(namespace)?;
+        self.policy.rules(&rules)?;
+        self.cloud.add_rules(namespace, uri, rules).await
+    }
+
+    async fn delete_rules(&self, namespace: &str, uri: &str, names: Vec<String>) -> Result<(), Error> {
+        self.policy.namespace(namespace)?;
+        self.cloud.delete_rules(namespace, uri, names).await
+    }
+
+    async fn create_gateway(&self, new: NewGateway) -> Result<Gateway, Error> {
+        self.policy.deployment(&new.deployment)?;
+        // The first generation names the peer only later.
+        if !new.cloud.is_empty() {
+            self.policy.peer(&new.cloud)?;
+        }
+        self.cloud.create_gateway(new).await
+    }
+
+    async fn create_bgp_sessions(
+        &self,
+        deployment: &Deployment,
+        cloud: &str,
+    ) -> Result<Vec<Ipv4Addr>, Error> {
+        self.policy.deployment(deployment)?;
+        self.policy.peer(cloud)?;
+        self.cloud.create_bgp_sessions(deployment, cloud).await
+    }
+
+    async fn create_connections(&self, new: NewConnections) -> Result<(), Error> {
+        self.policy.deployment(&new.deployment)?;
+        self.policy.peer(&new.cloud)?;
+        self.cloud.create_connections(new).await
+    }
+
+    async fn network_spaces(&self, deployment: &Deployment, space: IpNet) -> Result<Vec<IpNet>, Error> {
+        self.policy.deployment(deployment)?;
+        self.cloud.network_spaces(deployment, space).await
+    }
+
+    async fn set_flags(&self, flags: Flags) -> Result<(), Error> {
+        self.cloud.set_flags(flags).await
+    }
+
+    async fn list_resources(&self, namespace: &str) -> Result<Vec<Held>, Error> {
+        if !namespace.is_empty() {
+            self.policy.namespace(namespace)?;
+        }
+        let held = self.cloud.list_resources(namespace).await?;
+        Ok(held.into_iter().filter(|resource| self.policy.namespace(&resource.namespace).is_ok()).collect())
+    }
+
+    async fn delete_resource(&self, namespace: &str, uri: &str) -> Result<(), Error> {
+        self.policy.namespace(namespace)?;
+        self.cloud.delete_resource(namespace, uri).await
+    }
+
+    async fn delete_connections(&self, old: OldConnections) -> Result<(), Error> {
+        self.policy.deployment(&old.deployment)?;
+        self.cloud.delete_connections(old).await
+    }
+
+    async fn drift(&self, namespace: &str, repair: bool) -> Result<Vec<String>, Error> {
+        if !namespace.is_empty() || repair {
+            self.policy.namespace(namespace)?;
+        }
+        self.cloud.drift(namespace, repair).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_and_ranges_are_kept() {
+        let policy = Policy {
+            namespaces: Some(vec!["default".into()]),
+            deployments: Some(vec!["d1".into()]),
+            targets: Some(vec!["10.0.0.0/8".parse().unwrap()]),
+            no_public_targets: true,
+            peers: Some(vec!["gcp".into()]),
+        };
+        let deployment =
+            |id: &str, namespace: &str| Deployment { id: id.into(), namespace: namespace.into() };
+        assert!(policy.deployment(&deployment("d1", "default")).is_ok());
+        assert!(policy.deployment(&deployment("d2", "default")).is_err());
+        assert!(policy.deployment(&deployment("d1", "other")).is_err());
+        assert!(policy.peer("azure").is_err());
+        let rule = |target: &str| Rule { name: "r".into(), targets: vec![target.into()], ..Rule::default() };
+        assert!(policy.rules(&[rule("10.1.0.0/16")]).is_ok());
+        for refused in ["192.168.0.1", "8.8.8.8", "0.0.0.0/0"] {
+            assert!(matches!(policy.rules(&[rule(refused)]), Err(Error::Policy { .. })), "{refused}");
+        }
+        assert!(Policy::default().rules(&[rule("8.8.8.8")]).is_ok());
+    }
+}

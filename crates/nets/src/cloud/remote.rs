@@ -1,0 +1,200 @@
+//! A cloud whose plugin is another process, on today's wire. One connection, kept.
+
+use std::net::Ipv4Addr;
+
+use async_trait::async_trait;
+use ipnet::IpNet;
+use tarbet_telemetry::codes::nets;
+use tonic::Status;
+use tonic::transport::Channel;
+
+use super::{Cloud, Held, NewConnections, NewGateway, NewResource, OldConnections, convert};
+use crate::error::Error;
+use crate::grpc;
+use crate::model::{Created, Deployment, Flags, Mapping, Rule};
+use crate::plan::connect::Gateway;
+use crate::wire::paraglider::{self as today, cloud_plugin_client::CloudPluginClient};
+use crate::wire::upkeep::{self, cloud_upkeep_client::CloudUpkeepClient};
+
+/// A hundred thousand address spaces are one message.
+const MESSAGE_MAX: usize = 64 * 1024 * 1024;
+
+/// A cloud over the wire.
+#[derive(Clone, Debug)]
+pub struct Remote {
+    name: String,
+    plugin: CloudPluginClient<Channel>,
+    upkeep: CloudUpkeepClient<Channel>,
+}
+
+impl Remote {
+    /// The plugin of the cloud `name` at this address. It need not be up yet.
+    pub fn new(name: &str, host: &str, port: u16) -> Result<Self, Error> {
+        let channel = grpc::channel(host, port)?;
+        Ok(Self {
+            name: name.into(),
+            plugin: CloudPluginClient::new(channel.clone()).max_decoding_message_size(MESSAGE_MAX),
+            upkeep: CloudUpkeepClient::new(channel),
+        })
+    }
+
+    fn told(&self, status: &Status) -> Error {
+        grpc::told(status, &format!("orchestrator → plugin of {}", self.name), &nets::PLUGIN_UNREACHABLE)
+    }
+}
+
+fn deployments(given: &[Deployment]) -> Vec<today::ParagliderDeployment> {
+    given.iter().cloned().map(Into::into).collect()
+}
+
+#[async_trait]
+impl Cloud for Remote {
+    async fn used_spaces(&self, given: &[Deployment]) -> Result<Vec<Mapping>, Error> {
+        let request = today::GetUsedAddressSpacesRequest { deployments: deployments(given) };
+        let answer = self
+            .plugin
+            .clone()
+            .get_used_address_spaces(request)
+            .await
+            .map_err(|status| self.told(&status))?;
+        answer.into_inner().address_space_mappings.into_iter().map(TryInto::try_into).collect()
+    }
+
+    async fn used_asns(&self, given: &[Deployment]) -> Result<Vec<u32>, Error> {
+        let request = today::GetUsedAsnsRequest { deployments: deployments(given) };
+        let answer = self.plugin.clone().get_used_asns(request).await.map_err(|status| self.told(&status))?;
+        Ok(answer.into_inner().asns)
+    }
+
+    async fn used_bgp_addresses(&self, given: &[Deployment]) -> Result<Vec<Ipv4Addr>, Error> {
+        let request = today::GetUsedBgpPeeringIpAddressesRequest { deployments: deployments(given) };
+        let answer = self
+            .plugin
+            .clone()
+            .get_used_bgp_peering_ip_addresses(request)
+            .await
+            .map_err(|status| self.told(&status))?;
+        convert::addresses("ip_addresses", &answer.into_inner().ip_addresses)
+    }
+
+    async fn create_resource(&self, new: NewResource) -> Result<Created, Error> {
+        let request = today::CreateResourceRequest {
+            deployment: Some(new.deployment.into()),
+            name: new.name,
+            description: new.description.into_bytes(),
+        };
+        let answer =
+            self.plugin.clone().create_resource(request).await.map_err(|status| self.told(&status))?;
+        Ok(answer.into_inner().into())
+    }
+
+    async fn attach_resource(&self, namespace: &str, uri: &str) -> Result<Created, Error> {
+        let request = today::AttachResourceRequest { namespace: namespace.into(), resource: uri.into() };
+        let answer =
+            self.plugin.clone().attach_resource(request).await.map_err(|status| self.told(&status))?;
+        Ok(answer.into_inner().into())
+    }
+
+    async fn permit_list(&self, namespace: &str, uri: &str) -> Result<Vec<Rule>, Error> {
+        let request = today::GetPermitListRequest { namespace: namespace.into(), resource: uri.into() };
+        let answer =
+            self.plugin.clone().get_permit_list(request).await.map_err(|status| self.told(&status))?;
+        Ok(answer.into_inner().rules.into_iter().map(Into::into).collect())
+    }
+
+    async fn add_rules(&self, namespace: &str, uri: &str, rules: Vec<Rule>) -> Result<(), Error> {
+        let rules = rules.into_iter().map(Into::into).collect();
+        let request =
+            today::AddPermitListRulesRequest { namespace: namespace.into(), resource: uri.into(), rules };
+        self.plugin
+            .clone()
+            .add_permit_list_rules(request)
+            .await
+            .map(drop)
+            .map_err(|status| self.told(&status))
+    }
+
+    async fn delete_rules(&self, namespace: &str, uri: &str, names: Vec<String>) -> Result<(), Error> {
+        let request = today::DeletePermitListRulesRequest {
+            namespace: namespace.into(),
+            resource: uri.into(),
+            rule_names: names,
+        };
+        self.plugin
+            .clone()
+            .delete_permit_list_rules(request)
+            .await
+            .map(drop)
+            .map_err(|status| self.told(&status))
+    }
+
+    async fn create_gateway(&self, new: NewGateway) -> Result<Gateway, Error> {
+        let request = today::CreateVpnGatewayRequest::from(new);
+        let answer =
+            self.plugin.clone().create_vpn_gateway(request).await.map_err(|status| self.told(&status))?;
+        let today::CreateVpnGatewayResponse { asn, gateway_ip_addresses: addresses } = answer.into_inner();
+        Ok(Gateway { asn, addresses })
+    }
+
+    async fn create_connections(&self, new: NewConnections) -> Result<(), Error> {
+        let request = today::CreateVpnConnectionsRequest::from(new);
+        self.plugin
+            .clone()
+            .create_vpn_connections(request)
+            .await
+            .map(drop)
+            .map_err(|status| self.told(&status))
+    }
+
+    async fn network_spaces(&self, deployment: &Deployment, space: IpNet) -> Result<Vec<IpNet>, Error> {
+        let request = today::GetNetworkAddressSpacesRequest {
+            deployment: Some(deployment.clone().into()),
+            address_space: space.to_string(),
+        };
+        let answer = self
+            .plugin
+            .clone()
+            .get_network_address_spaces(request)
+            .await
+            .map_err(|status| self.told(&status))?;
+        answer.into_inner().address_spaces.iter().map(|text| convert::space("address_spaces", text)).collect()
+    }
+
+    async fn set_flags(&self, flags: Flags) -> Result<(), Error> {
+        let request = today::SetFlagsRequest { flags: Some(flags.into()) };
+        self.plugin.clone().set_flags(request).await.map(drop).map_err(|status| self.told(&status))
+    }
+
+    async fn list_resources(&self, namespace: &str) -> Result<Vec<Held>, Error> {
+        let request = upkeep::ListResourcesRequest { namespace: namespace.into() };
+        let answer =
+            self.upkeep.clone().list_resources(request).await.map_err(|status| self.told(&status))?;
+        Ok(answer.into_inner().resources.into_iter().map(Into::into).collect())
+    }
+
+    async fn delete_resource(&self, namespace: &str, uri: &str) -> Result<(), Error> {
+        let request = upkeep::DeleteResourceRequest { namespace: namespace.into(), resource: uri.into() };
+        self.upkeep.clone().delete_resource(request).await.map(drop).map_err(|status| self.told(&status))
+    }
+
+    async fn delete_connections(&self, old: OldConnections) -> Result<(), Error> {
+        let request = upkeep::DeleteVpnConnectionsRequest {
+            deployment: old.deployment.id,
+            namespace: old.deployment.namespace,
+            cloud: old.cloud,
+            bgp_ip_addresses: old.bgp_addresses.iter().map(ToString::to_string).collect(),
+        };
+        self.upkeep
+            .clone()
+            .delete_vpn_connections(request)
+            .await
+            .map(drop)
+            .map_err(|status| self.told(&status))
+    }
+
+    async fn drift(&self, namespace: &str, repair: bool) -> Result<Vec<String>, Error> {
+        let request = upkeep::DriftRequest { namespace: namespace.into(), repair };
+        let answer = self.upkeep.clone().drift(request).await.map_err(|status| self.told(&status))?;
+        Ok(answer.into_inner().differences)
+    }
+}

@@ -1,0 +1,133 @@
+//! A cloud on the first generation's wire.
+
+use std::sync::Arc;
+
+use tonic::{Request, Response, Status};
+
+use super::{Cloud, NewConnections, NewGateway, NewResource, convert};
+use crate::error::Error;
+use crate::model::{Deployment, SharedKey};
+use crate::wire::invisinets::cloud_plugin_server::{CloudPlugin, CloudPluginServer};
+use crate::wire::invisinets::{
+    AddressSpaceList, BasicResponse, CreateResourceResponse, CreateVpnBgpSessionsRequest,
+    CreateVpnBgpSessionsResponse, CreateVpnConnectionsRequest, CreateVpnGatewayResponse,
+    InvisinetsDeployment, PermitList, ResourceDescription, ResourceId,
+};
+
+pub(super) fn service(cloud: Arc<dyn Cloud>, name: &str) -> CloudPluginServer<Seed> {
+    CloudPluginServer::new(Seed { cloud, name: name.into() })
+}
+
+pub(super) struct Seed {
+    cloud: Arc<dyn Cloud>,
+    name: String,
+}
+
+fn done(message: &str, resource: &str, namespace: &str) -> Response<BasicResponse> {
+    let updated_resource = Some(ResourceId { id: resource.into(), namespace: namespace.into() });
+    Response::new(BasicResponse { success: true, message: message.into(), updated_resource })
+}
+
+fn deployment(given: Option<InvisinetsDeployment>) -> Result<Deployment, Error> {
+    given.map(Into::into).ok_or_else(|| Error::invalid("deployment", "is missing"))
+}
+
+/// On this wire the id of a resource to be made is its deployment's, with the name at the end.
+fn split(id: &str) -> Result<(String, String), Error> {
+    match id.trim_end_matches('/').rsplit_once('/') {
+        Some((deployment, name)) if !name.is_empty() => Ok((deployment.to_owned(), name.to_owned())),
+        _ => Err(Error::invalid("id", format!("`{}` does not end in /NAME", id.escape_debug()))),
+    }
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl CloudPlugin for Seed {
+    async fn get_used_address_spaces(
+        &self,
+        request: Request<InvisinetsDeployment>,
+    ) -> Answer<AddressSpaceList> {
+        let used = self.cloud.used_spaces(&[request.into_inner().into()]).await?;
+        let address_spaces =
+            used.iter().flat_map(|mapping| &mapping.spaces).map(ToString::to_string).collect();
+        Ok(Response::new(AddressSpaceList { address_spaces }))
+    }
+
+    async fn create_resource(&self, request: Request<ResourceDescription>) -> Answer<CreateResourceResponse> {
+        let ResourceDescription { id, description, namespace } = request.into_inner();
+        let (deployment, name) = split(&id)?;
+        let description = convert::description(description)?;
+        let new = NewResource { deployment: Deployment { id: deployment, namespace }, name, description };
+        let created = self.cloud.create_resource(new).await?;
+        Ok(Response::new(CreateResourceResponse { name: created.name, uri: created.uri, ip: created.ip }))
+    }
+
+    async fn get_permit_list(&self, request: Request<ResourceId>) -> Answer<PermitList> {
+        let ResourceId { id, namespace } = request.into_inner();
+        let rules = self.cloud.permit_list(&namespace, &id).await?.into_iter().map(Into::into).collect();
+        Ok(Response::new(PermitList { associated_resource: id, rules, namespace }))
+    }
+
+    async fn add_permit_list_rules(&self, request: Request<PermitList>) -> Answer<BasicResponse> {
+        let PermitList { associated_resource, rules, namespace } = request.into_inner();
+        let rules = rules.into_iter().map(Into::into).collect();
+        self.cloud.add_rules(&namespace, &associated_resource, rules).await?;
+        Ok(done("Added the rules", &associated_resource, &namespace))
+    }
+
+    async fn delete_permit_list_rules(&self, request: Request<PermitList>) -> Answer<BasicResponse> {
+        let PermitList { associated_resource, rules, namespace } = request.into_inner();
+        let names = rules.into_iter().map(|rule| rule.id).collect();
+        self.cloud.delete_rules(&namespace, &associated_resource, names).await?;
+        Ok(done("Deleted the rules", &associated_resource, &namespace))
+    }
+
+    /// The peer is not known yet on this wire, nor are the addresses inside the tunnels.
+    async fn create_vpn_gateway(
+        &self,
+        request: Request<InvisinetsDeployment>,
+    ) -> Answer<CreateVpnGatewayResponse> {
+        let deployment = request.into_inner().into();
+        let new = NewGateway { deployment, cloud: String::new(), bgp_addresses: vec![], space: None };
+        let gateway = self.cloud.create_gateway(new).await?;
+        let asn = i64::from(gateway.asn);
+        Ok(Response::new(CreateVpnGatewayResponse { gateway_ip_addresses: gateway.addresses, asn }))
+    }
+
+    async fn create_vpn_bgp_sessions(
+        &self,
+        request: Request<CreateVpnBgpSessionsRequest>,
+    ) -> Answer<CreateVpnBgpSessionsResponse> {
+        let CreateVpnBgpSessionsRequest { deployment: given, cloud } = request.into_inner();
+        let addresses = self.cloud.create_bgp_sessions(&deployment(given)?, &cloud).await?;
+        let bgp_ip_addresses = addresses.iter().map(ToString::to_string).collect();
+        Ok(Response::new(CreateVpnBgpSessionsResponse { bgp_ip_addresses }))
+    }
+
+    async fn create_vpn_connections(
+        &self,
+        request: Request<CreateVpnConnectionsRequest>,
+    ) -> Answer<BasicResponse> {
+        let given = request.into_inner();
+        let asn = given
+            .asn
+            .try_into()
+            .map_err(|_| Error::invalid("asn", format!("{} is no number of a system", given.asn)))?;
+        let new = NewConnections {
+            deployment: deployment(given.deployment)?,
+            cloud: given.cloud,
+            asn,
+            gateways: given.gateway_ip_addresses,
+            bgp_addresses: convert::addresses("bgp_ip_addresses", &given.bgp_ip_addresses)?,
+            key: SharedKey::new(given.shared_key),
+            // On this wire it is the space across, for clouds that need to be told.
+            remote_spaces: Some(given.address_space).filter(|space| !space.is_empty()).into_iter().collect(),
+            bgp: true,
+            space: None,
+        };
+        let namespace = new.deployment.namespace.clone();
+        self.cloud.create_connections(new).await?;
+        Ok(done(&format!("Connected {}", self.name), "", &namespace))
+    }
+}

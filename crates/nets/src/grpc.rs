@@ -1,0 +1,134 @@
+//! Errors over gRPC and back, connections that are kept, and listeners that stop.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use tarbet_telemetry::codes::nets;
+use tarbet_telemetry::{Code, Coded, Problem};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+use tonic::transport::{Channel, Endpoint, Server};
+use tonic::{Status, metadata::MetadataValue};
+
+use crate::error::Error;
+
+/// Where the whole problem travels beside the status, for those who understand it.
+const HEADER: &str = "tarbet-problem";
+/// A connection that is not up by then will not be.
+const DIAL: Duration = Duration::from_secs(5);
+/// Notices a peer that went away without a word.
+const KEEPALIVE: Duration = Duration::from_secs(20);
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        let problem = error.problem();
+        if problem.status().is_server_error() {
+            tracing::warn!(code = %problem.code, error = %tarbet_telemetry::problem::chain(&error), cause = %problem.cause, "A call failed.");
+        }
+        status(&problem)
+    }
+}
+
+/// A problem as a gRPC status. Programs of other origin see the sentence and the cause.
+pub fn status(problem: &Problem) -> Status {
+    let code = match problem.row().http {
+        400 => tonic::Code::InvalidArgument,
+        401 => tonic::Code::Unauthenticated,
+        403 => tonic::Code::PermissionDenied,
+        404 => tonic::Code::NotFound,
+        409 => tonic::Code::FailedPrecondition,
+        501 => tonic::Code::Unimplemented,
+        502 | 503 => tonic::Code::Unavailable,
+        504 => tonic::Code::DeadlineExceeded,
+        _ => tonic::Code::Internal,
+    };
+    let mut status = Status::new(code, format!("{} ({}; {})", problem.message, problem.code, problem.cause));
+    let json = serde_json::to_vec(problem).unwrap_or_default();
+    if let Ok(value) = MetadataValue::try_from(STANDARD.encode(json)) {
+        status.metadata_mut().insert(HEADER, value);
+    }
+    status
+}
+
+/// What a status from the far side means here. `unreachable` is the code for when nobody answered.
+pub fn told(status: &Status, hop: &str, unreachable: &'static Code) -> Error {
+    let carried = status
+        .metadata()
+        .get(HEADER)
+        .and_then(|value| STANDARD.decode(value.as_bytes()).ok())
+        .and_then(|json| serde_json::from_slice::<Problem>(&json).ok());
+    if let Some(problem) = carried {
+        return problem.into();
+    }
+    let code = match status.code() {
+        tonic::Code::Unavailable | tonic::Code::DeadlineExceeded => unreachable,
+        tonic::Code::Unimplemented => &nets::UNSUPPORTED,
+        tonic::Code::InvalidArgument => &nets::INVALID,
+        tonic::Code::NotFound => &nets::RESOURCE_UNKNOWN,
+        tonic::Code::PermissionDenied | tonic::Code::Unauthenticated => &nets::PLUGIN_REFUSED,
+        _ => &nets::CLOUD_FAILED,
+    };
+    let said =
+        if status.message().is_empty() { status.code().to_string() } else { status.message().to_owned() };
+    Problem::new(code, format!("{hop} did not do what was asked.")).at(hop).because(said).into()
+}
+
+/// A connection that is made when first used and made again when it breaks.
+pub fn channel(host: &str, port: u16) -> Result<Channel, Error> {
+    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let endpoint = Endpoint::from_shared(format!("http://{host}:{port}"))
+        .map_err(|_| Error::invalid("host", format!("`{host}` is not a host")))?;
+    Ok(endpoint
+        .connect_timeout(DIAL)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(KEEPALIVE)
+        .keep_alive_while_idle(true)
+        .connect_lazy())
+}
+
+/// Serves some services on a bound listener until `stop`, letting running calls finish.
+pub async fn serve(listener: TcpListener, routes: Routes, stop: CancellationToken) -> Result<(), Error> {
+    let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
+    Server::builder()
+        .tcp_nodelay(true)
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .add_routes(routes)
+        .serve_with_incoming_shutdown(incoming, stop.cancelled_owned())
+        .await
+        .map_err(|error| Error::Internal(format!("a gRPC listener failed: {error}")))
+}
+
+/// Without TLS only this machine may speak to a listener.
+pub fn refuse_beyond_loopback(setting: &str, address: SocketAddr) -> Result<(), Error> {
+    if address.ip().is_loopback() {
+        return Ok(());
+    }
+    Err(Error::invalid(setting, format!("{address} is not loopback, and this listener has no TLS")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_survives_the_wire() {
+        let error = Error::Foreign { namespace: "a".into(), resource: "b".into() };
+        let before = error.problem();
+        let status = Status::from(error);
+        assert_eq!(status.code(), tonic::Code::PermissionDenied);
+        let after = told(&status, "orchestrator → cloud x", &nets::PLUGIN_UNREACHABLE).problem();
+        assert_eq!(after, before);
+    }
+
+    #[test]
+    fn a_stranger_is_quoted() {
+        let told =
+            told(&Status::unknown("quota exceeded"), "orchestrator → cloud x", &nets::PLUGIN_UNREACHABLE);
+        let problem = told.problem();
+        assert_eq!((problem.code.as_str(), problem.cause.as_str()), ("TB-4203", "quota exceeded"));
+        assert_eq!(problem.hop, "orchestrator → cloud x");
+    }
+}

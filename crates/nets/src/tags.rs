@@ -1,0 +1,243 @@
+//! The tag service: the whole hierarchy in memory, every change in the store first.
+//!
+//! One process has the store for itself (memory, redb), or several share it (Redis). When it is shared,
+//! each change also moves a counter and leaves its writes in a log, so that the others replay only what
+//! they missed. A change meets the counter as a condition: whoever was behind catches up and decides anew.
+//! [`Tags::follow`] is the task that keeps a reader of a shared store up to date.
+
+mod records;
+mod seed;
+mod today;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+use tarbet_store::Store;
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::Error;
+use crate::plan::tags::{Graph, Mapping, TagError, Write};
+use records::{Records, Seen};
+
+/// Writes in one commit: a removal of a large group is cut into several, each of which leaves sound tags.
+const CHUNK: usize = 200;
+
+/// Whether other processes may change the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// Nobody else.
+    Alone,
+    /// Others do.
+    Shared,
+}
+
+/// The tags. Cheap to clone; all clones are the same.
+#[derive(Clone, Debug)]
+pub struct Tags(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    graph: RwLock<Graph>,
+    /// Held over deciding, committing and applying, so that each decision sees all before it.
+    writer: Mutex<Option<Seen>>,
+    records: Records,
+}
+
+/// What a change touched.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// Whether anything is different now.
+    pub changed: bool,
+    /// Those whose permit lists may have to follow: subscribers of the tag and of all tags above it.
+    pub affected: BTreeSet<String>,
+}
+
+impl Tags {
+    /// Reads all tags from the store.
+    pub async fn open(store: &Store, sharing: Sharing) -> Result<Self, Error> {
+        let records = Records::new(store, sharing)?;
+        let (graph, seen) = records.load().await?;
+        tracing::info!(tags = graph.len(), "Tags are loaded.");
+        Ok(Self(Arc::new(Inner { graph: RwLock::new(graph), writer: Mutex::new(seen), records })))
+    }
+
+    fn graph(&self) -> RwLockReadGuard<'_, Graph> {
+        // Writes are applied one field at a time; a panic between two leaves nothing that a reader could trip on.
+        self.0.graph.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many tags there are.
+    pub fn len(&self) -> usize {
+        self.graph().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.graph().is_empty()
+    }
+
+    /// Whether the tag exists.
+    pub fn exists(&self, tag: &str) -> bool {
+        self.graph().exists(tag)
+    }
+
+    /// The tag, if it exists.
+    pub fn get(&self, tag: &str) -> Option<Mapping> {
+        self.graph().get(tag)
+    }
+
+    /// The leaves and addresses it stands for.
+    pub fn resolve(&self, tag: &str) -> Vec<Mapping> {
+        self.graph().resolve(tag)
+    }
+
+    /// The addresses it stands for.
+    pub fn addresses(&self, tag: &str) -> Vec<String> {
+        self.graph().addresses(tag)
+    }
+
+    /// All tags by name.
+    pub fn list(&self) -> Vec<Mapping> {
+        self.graph().list()
+    }
+
+    /// Who follows exactly this tag.
+    pub fn subscribers(&self, tag: &str) -> Vec<String> {
+        self.graph().subscribers(tag)
+    }
+
+    /// Who follows it or any tag above it.
+    pub fn affected(&self, tag: &str) -> BTreeSet<String> {
+        self.graph().affected(tag)
+    }
+
+    /// Makes or changes a tag.
+    pub async fn set(&self, tag: &Mapping) -> Result<Changed, Error> {
+        self.change(&tag.name, |graph| graph.set(tag)).await
+    }
+
+    /// Takes a member out of a group.
+    pub async fn delete_member(&self, parent: &str, child: &str) -> Result<Changed, Error> {
+        self.change(parent, |graph| graph.delete_member(parent, child)).await
+    }
+
+    /// Removes a tag with all that refers to it.
+    pub async fn delete(&self, tag: &str) -> Result<Changed, Error> {
+        self.change(tag, |graph| graph.delete(tag)).await
+    }
+
+    /// Notes a subscriber.
+    pub async fn subscribe(&self, tag: &str, subscriber: &str) -> Result<Changed, Error> {
+        self.change(tag, |graph| graph.subscribe(tag, subscriber)).await
+    }
+
+    /// Forgets a subscriber.
+    pub async fn unsubscribe(&self, tag: &str, subscriber: &str) -> Result<Changed, Error> {
+        self.change(tag, |graph| Ok(graph.unsubscribe(tag, subscriber))).await
+    }
+
+    async fn change(
+        &self,
+        tag: &str,
+        decide: impl Fn(&Graph) -> Result<Vec<Write>, TagError>,
+    ) -> Result<Changed, Error> {
+        let mut seen = self.0.writer.lock().await;
+        let mut outcome = Changed::default();
+        'decide: loop {
+            let (writes, affected) = {
+                let graph = self.graph();
+                (decide(&graph), graph.affected(tag))
+            };
+            let writes = match writes {
+                Ok(writes) => writes,
+                // A removal in several parts, of which somebody else made the last: it is done.
+                Err(TagError::Unknown(_)) if outcome.changed => return Ok(outcome),
+                Err(error) => return Err(error.into()),
+            };
+            outcome.affected.extend(affected);
+            for part in writes.chunks(CHUNK) {
+                match self.0.records.commit(part, *seen).await {
+                    Ok(now) => {
+                        self.apply(part);
+                        *seen = now;
+                        outcome.changed = true;
+                    }
+                    Err(tarbet_store::Error::Conflict { .. }) => {
+                        self.catch_up(&mut seen).await?;
+                        continue 'decide;
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            return Ok(outcome);
+        }
+    }
+
+    fn apply(&self, writes: &[Write]) {
+        let mut graph = self.0.graph.write().unwrap_or_else(PoisonError::into_inner);
+        for write in writes {
+            graph.apply(write);
+        }
+    }
+
+    async fn catch_up(&self, seen: &mut Option<Seen>) -> Result<(), Error> {
+        match self.0.records.missed(*seen).await? {
+            records::Missed::Nothing => {}
+            records::Missed::Writes(writes, now) => {
+                self.apply(&writes);
+                *seen = Some(now);
+            }
+            records::Missed::TooMuch => {
+                let (graph, now) = self.0.records.load().await?;
+                *self.0.graph.write().unwrap_or_else(PoisonError::into_inner) = graph;
+                *seen = now;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what others changed since the last look.
+    pub async fn refresh(&self) -> Result<(), Error> {
+        let mut seen = self.0.writer.lock().await;
+        self.catch_up(&mut seen).await
+    }
+
+    /// Keeps up with other processes until `stop`. Returns at once where nobody else writes.
+    pub async fn follow(&self, stop: CancellationToken) {
+        let Some(mut watch) = self.0.records.watch() else {
+            return stop.cancelled().await;
+        };
+        loop {
+            let hint = tokio::select! {
+                hint = watch.next() => hint.map(drop).map_err(Error::from),
+                () = stop.cancelled() => return,
+            };
+            let outcome = match hint {
+                Ok(()) => self.refresh().await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = outcome {
+                tracing::warn!(error = %tarbet_telemetry::problem::chain(&error), "Changes of other tag services could not be read.");
+            }
+        }
+    }
+
+    /// Today's gRPC service.
+    pub fn today(
+        &self,
+    ) -> crate::wire::tags::tag_service_server::TagServiceServer<
+        impl crate::wire::tags::tag_service_server::TagService + use<>,
+    > {
+        today::service(self.clone())
+    }
+
+    /// The first generation's gRPC service. It has the same path, so it needs a port of its own.
+    pub fn seed(
+        &self,
+    ) -> crate::wire::seed_tags::tag_service_server::TagServiceServer<
+        impl crate::wire::seed_tags::tag_service_server::TagService + use<>,
+    > {
+        seed::service(self.clone())
+    }
+}

@@ -1,0 +1,194 @@
+//! Tags in the store: one row a tag, one a membership, one a subscription.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tarbet_store::{Commit, Record, Revision, Store, Table, TableName, Watch};
+
+use super::Sharing;
+use crate::error::Error;
+use crate::plan::tags::{Graph, Write};
+
+/// How long a process may be away and still catch up without reading everything.
+const LOG_KEPT: Duration = Duration::from_hours(1);
+const COUNTER: &str = "counter";
+
+/// How far the log was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Seen {
+    number: u64,
+    revision: Revision,
+}
+
+/// What others did meanwhile.
+pub(super) enum Missed {
+    Nothing,
+    Writes(Vec<Write>, Seen),
+    /// The log does not reach back that far.
+    TooMuch,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Tag {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    uri: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ip: Option<String>,
+}
+
+impl Record for Tag {
+    const KIND: &'static str = "tag";
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Row {}
+
+impl Record for Row {
+    const KIND: &'static str = "row";
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Counter {
+    number: u64,
+}
+
+impl Record for Counter {
+    const KIND: &'static str = "counter";
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Logged {
+    writes: Vec<Write>,
+}
+
+impl Record for Logged {
+    const KIND: &'static str = "tag-log";
+}
+
+#[derive(Debug)]
+pub(super) struct Records {
+    sharing: Sharing,
+    tags: Table<String, Tag>,
+    members: Table<(String, String), Row>,
+    subscribers: Table<(String, String), Row>,
+    counter: Table<String, Counter>,
+    log: Table<u64, Logged>,
+}
+
+impl Records {
+    pub(super) fn new(store: &Store, sharing: Sharing) -> Result<Self, Error> {
+        Ok(Self {
+            sharing,
+            tags: Table::new(store, "tags")?,
+            members: Table::new(store, "tag-members")?,
+            subscribers: Table::new(store, "tag-subscribers")?,
+            counter: Table::new(store, "tag-counter")?,
+            log: Table::new(store, "tag-log")?,
+        })
+    }
+
+    /// Everything. The counter is read first: what comes in while reading is replayed, and every
+    /// write may be applied twice.
+    pub(super) async fn load(&self) -> Result<(Graph, Option<Seen>), Error> {
+        let seen = self.seen().await?;
+        let mut graph = Graph::default();
+        let tags = self.tags.list().await?;
+        let members = self.members.list().await?;
+        let subscribers = self.subscribers.list().await?;
+        for error in tags.unreadable.iter().chain(&members.unreadable).chain(&subscribers.unreadable) {
+            tracing::warn!(%error, "A record of the tags is left out.");
+        }
+        for (tag, record) in tags.records {
+            let Tag { uri, ip } = record.value;
+            let leaf = uri.is_some() || ip.is_some();
+            graph.apply(&if leaf { Write::Leaf { tag, uri, ip } } else { Write::Group(tag) });
+        }
+        for ((parent, child), _) in members.records {
+            graph.apply(&Write::Join(parent, child));
+        }
+        for ((tag, subscriber), _) in subscribers.records {
+            graph.apply(&Write::Subscribe(tag, subscriber));
+        }
+        Ok((graph, seen))
+    }
+
+    async fn seen(&self) -> Result<Option<Seen>, Error> {
+        if self.sharing == Sharing::Alone {
+            return Ok(None);
+        }
+        let counter = self.counter.get(&COUNTER.to_owned()).await?;
+        Ok(counter.map(|counter| Seen { number: counter.value.number, revision: counter.revision }))
+    }
+
+    /// Makes the writes lasting. Conflict means somebody else was faster.
+    pub(super) async fn commit(
+        &self,
+        writes: &[Write],
+        seen: Option<Seen>,
+    ) -> Result<Option<Seen>, tarbet_store::Error> {
+        let mut commit = Commit::new();
+        let row = Row {};
+        for write in writes {
+            commit = commit.with(match write {
+                Write::Leaf { tag, uri, ip } => {
+                    self.tags.put_op(tag, &Tag { uri: uri.clone(), ip: ip.clone() })?
+                }
+                Write::Group(tag) => self.tags.put_op(tag, &Tag { uri: None, ip: None })?,
+                Write::Remove(tag) => self.tags.delete_op(tag),
+                Write::Join(parent, child) => self.members.put_op(&(parent.clone(), child.clone()), &row)?,
+                Write::Leave(parent, child) => self.members.delete_op(&(parent.clone(), child.clone())),
+                Write::Subscribe(tag, who) => self.subscribers.put_op(&(tag.clone(), who.clone()), &row)?,
+                Write::Unsubscribe(tag, who) => self.subscribers.delete_op(&(tag.clone(), who.clone())),
+            });
+        }
+        let store = self.tags.store();
+        if self.sharing == Sharing::Alone {
+            store.commit(commit).await?;
+            return Ok(None);
+        }
+        let key = COUNTER.to_owned();
+        let number = seen.map_or(1, |seen| seen.number + 1);
+        let condition = match seen {
+            Some(seen) => self.counter.at(&key, seen.revision),
+            None => self.counter.absent(&key),
+        };
+        let logged = Logged { writes: writes.to_vec() };
+        let commit = commit
+            .expect(condition)
+            .with(self.counter.put_op(&key, &Counter { number })?)
+            .with(self.log.put_for_op(&number, &logged, LOG_KEPT)?);
+        let revision = store.commit(commit).await?;
+        Ok(Some(Seen { number, revision }))
+    }
+
+    /// What happened since `seen`.
+    pub(super) async fn missed(&self, seen: Option<Seen>) -> Result<Missed, Error> {
+        let now = self.seen().await?;
+        let (before, now) = match (seen, now) {
+            (_, None) => return Ok(Missed::Nothing),
+            (Some(seen), Some(now)) if seen == now => return Ok(Missed::Nothing),
+            (seen, Some(now)) => (seen.map_or(0, |seen| seen.number), now),
+        };
+        // A counter that went back is another store under the same name.
+        if now.number <= before {
+            return Ok(Missed::TooMuch);
+        }
+        let mut writes = Vec::new();
+        for number in before + 1..=now.number {
+            match self.log.get(&number).await? {
+                Some(logged) => writes.extend(logged.value.writes),
+                None => return Ok(Missed::TooMuch),
+            }
+        }
+        Ok(Missed::Writes(writes, now))
+    }
+
+    /// Follows the counter only: one small row, whatever the number of tags.
+    pub(super) fn watch(&self) -> Option<Watch> {
+        if self.sharing == Sharing::Alone {
+            return None;
+        }
+        let table = TableName::new("tag-counter").ok()?;
+        Some(self.tags.store().watch(table.prefix("")))
+    }
+}

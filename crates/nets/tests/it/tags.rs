@@ -1,0 +1,231 @@
+//! The tag service on both wires and on every store.
+
+use std::time::Duration;
+
+use tarbet_nets::plan::tags::Mapping;
+use tarbet_nets::tags::{Sharing, Tags};
+use tarbet_nets::values::Values;
+use tarbet_nets::wire::tags::kv_store_client::KvStoreClient;
+use tarbet_nets::wire::tags::tag_service_client::TagServiceClient;
+use tarbet_nets::wire::{seed_tags, tags};
+use tarbet_store::Store;
+use tarbet_testbed::{Redis, eventually};
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+
+use super::bed;
+
+fn leaf(name: &str, ip: &str) -> Mapping {
+    Mapping { name: name.into(), uri: Some(format!("uri/{name}")), ip: Some(ip.into()), ..Mapping::default() }
+}
+
+fn group(name: &str, children: &[&str]) -> Mapping {
+    let child_tags = children.iter().map(ToString::to_string).collect();
+    Mapping { name: name.into(), child_tags, ..Mapping::default() }
+}
+
+/// Every call of today's wire, against whatever store.
+async fn speaks_today(store: &Store, sharing: Sharing) {
+    let tags = Tags::open(store, sharing).await.unwrap();
+    let listening = bed::serve(Routes::new(tags.today())).await;
+    let mut client = TagServiceClient::connect(listening.url()).await.unwrap();
+    let mapping = |mapping: Mapping| tags::SetTagRequest { tag: Some(mapping.into()) };
+    client.set_tag(mapping(leaf("default.gcp.vm1", "10.0.0.1"))).await.unwrap();
+    client.set_tag(mapping(leaf("default.azure.vm2", "10.1.0.1"))).await.unwrap();
+    client.set_tag(mapping(group("web", &["default.gcp.vm1", "10.9.0.0/16"]))).await.unwrap();
+    client.set_tag(mapping(group("all", &["web", "default.azure.vm2", "default.gcp.vm1"]))).await.unwrap();
+
+    let circle = client.set_tag(mapping(group("web", &["all"]))).await.unwrap_err();
+    assert_eq!(circle.code(), tonic::Code::FailedPrecondition, "{circle}");
+    let missing = client.set_tag(tags::SetTagRequest { tag: None }).await.unwrap_err();
+    assert_eq!(missing.code(), tonic::Code::InvalidArgument, "{missing}");
+
+    let request = || tags::GetTagRequest { tag_name: "web".into() };
+    let web = client.get_tag(request()).await.unwrap().into_inner().tag.unwrap();
+    assert_eq!(web.child_tags, ["10.9.0.0/16", "default.gcp.vm1"]);
+    let unknown = client
+        .get_tag(tags::GetTagRequest { tag_name: "no".into() })
+        .await
+        .unwrap()
+        .into_inner()
+        .tag
+        .unwrap();
+    assert_eq!((unknown.name.as_str(), unknown.child_tags.len(), unknown.uri), ("no", 0, None));
+
+    let resolved = client.resolve_tag(tags::ResolveTagRequest { tag_name: "all".into() }).await.unwrap();
+    let mut addresses: Vec<String> =
+        resolved.into_inner().tags.into_iter().filter_map(|tag| tag.ip).collect();
+    addresses.sort();
+    assert_eq!(addresses, ["10.0.0.1", "10.1.0.1", "10.9.0.0/16"]);
+    let list = client.list_tags(tags::ListTagsRequest {}).await.unwrap().into_inner().tags;
+    let names: Vec<&str> = list.iter().map(|tag| tag.name.as_str()).collect();
+    assert_eq!(names, ["all", "default.azure.vm2", "default.gcp.vm1", "web"]);
+
+    let subscription =
+        |tag: &str| tags::Subscription { tag_name: tag.into(), subscriber: "default>gcp>uri/x".into() };
+    client.subscribe(tags::SubscribeRequest { subscription: Some(subscription("web")) }).await.unwrap();
+    client.subscribe(tags::SubscribeRequest { subscription: Some(subscription("all")) }).await.unwrap();
+    let subscribers = || tags::GetSubscribersRequest { tag_name: "web".into() };
+    assert_eq!(
+        client.get_subscribers(subscribers()).await.unwrap().into_inner().subscribers,
+        ["default>gcp>uri/x"]
+    );
+    client.unsubscribe(tags::UnsubscribeRequest { subscription: Some(subscription("web")) }).await.unwrap();
+    assert!(client.get_subscribers(subscribers()).await.unwrap().into_inner().subscribers.is_empty());
+
+    let member =
+        |child: &str| tags::DeleteTagMemberRequest { parent_tag: "web".into(), child_tag: child.into() };
+    client.delete_tag_member(member("10.9.0.0/16")).await.unwrap();
+    let gone = client.delete_tag_member(member("10.9.0.0/16")).await.unwrap_err();
+    assert_eq!(gone.code(), tonic::Code::NotFound, "{gone}");
+    client.delete_tag(tags::DeleteTagRequest { tag_name: "web".into() }).await.unwrap();
+    let all = client
+        .get_tag(tags::GetTagRequest { tag_name: "all".into() })
+        .await
+        .unwrap()
+        .into_inner()
+        .tag
+        .unwrap();
+    assert_eq!(all.child_tags, ["default.azure.vm2", "default.gcp.vm1"], "no dangling member");
+
+    // Another process finds exactly this.
+    let again = Tags::open(store, sharing).await.unwrap();
+    assert_eq!(again.list(), tags.list());
+    assert_eq!(again.subscribers("all"), ["default>gcp>uri/x"]);
+}
+
+#[tokio::test]
+async fn today_in_memory() {
+    speaks_today(&bed::memory().await, Sharing::Alone).await;
+}
+
+#[tokio::test]
+async fn today_in_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    speaks_today(&bed::redb(&folder).await, Sharing::Alone).await;
+}
+
+#[tokio::test]
+async fn today_in_redis() {
+    let redis = Redis::start().await.unwrap();
+    speaks_today(&bed::redis(&redis).await, Sharing::Shared).await;
+}
+
+#[tokio::test]
+async fn the_first_generation_speaks_to_the_same_tags() {
+    let tags = Tags::open(&bed::memory().await, Sharing::Alone).await.unwrap();
+    let listening = bed::serve(Routes::new(tags.seed())).await;
+    let mut client = seed_tags::tag_service_client::TagServiceClient::connect(listening.url()).await.unwrap();
+    let tag = |name: &str| seed_tags::Tag { tag_name: name.into() };
+    let answer =
+        client.set_tag(seed_tags::TagMapping::from(leaf("a", "10.0.0.1"))).await.unwrap().into_inner();
+    assert!(answer.success, "{answer:?}");
+    client.set_tag(seed_tags::TagMapping::from(group("g", &["a", "10.0.0.9"]))).await.unwrap();
+    assert_eq!(client.get_tag(tag("a")).await.unwrap().into_inner().ip.as_deref(), Some("10.0.0.1"));
+    let mappings = client.resolve_tag(tag("g")).await.unwrap().into_inner().mappings;
+    assert_eq!(mappings.len(), 2);
+    let subscription = || seed_tags::Subscription { tag_name: "g".into(), subscriber: "s".into() };
+    client.subscribe(subscription()).await.unwrap();
+    assert_eq!(client.get_subscribers(tag("g")).await.unwrap().into_inner().subscribers, ["s"]);
+    client.unsubscribe(subscription()).await.unwrap();
+    client.delete_tag_member(seed_tags::TagMapping::from(group("g", &["10.0.0.9"]))).await.unwrap();
+    assert_eq!(tags.get("g").unwrap().child_tags, ["a"]);
+    client.delete_tag(tag("g")).await.unwrap();
+    assert!(!tags.exists("g") && tags.exists("a"));
+}
+
+#[tokio::test]
+async fn two_services_on_one_redis_agree() {
+    let redis = Redis::start().await.unwrap();
+    let one = Tags::open(&bed::redis(&redis).await, Sharing::Shared).await.unwrap();
+    let two = Tags::open(&bed::redis(&redis).await, Sharing::Shared).await.unwrap();
+    let stop = CancellationToken::new();
+    for tags in [&one, &two] {
+        let (tags, stop) = (tags.clone(), stop.clone());
+        tokio::spawn(async move { tags.follow(stop).await });
+    }
+    one.set(&leaf("a", "10.0.0.1")).await.unwrap();
+    eventually(Duration::from_secs(10), "the other service hears of it", || async { two.exists("a") })
+        .await
+        .unwrap();
+
+    // Both write at once, into the same group: nothing is lost and no circle slips through.
+    let writes = 20 * bed::effort();
+    let half = |tags: Tags, side: &'static str| async move {
+        for index in 0..writes {
+            tags.set(&group("g", &[&format!("{side}{index}")])).await.unwrap();
+        }
+    };
+    tokio::join!(half(one.clone(), "x"), half(two.clone(), "y"));
+    eventually(Duration::from_secs(10), "both see all members", || async {
+        let counts = [&one, &two].map(|tags| tags.get("g").unwrap().child_tags.len());
+        if counts == [2 * writes; 2] { Ok(()) } else { Err(format!("{counts:?}")) }
+    })
+    .await
+    .unwrap();
+    let (up, down) = (group("top", &["bottom"]), group("bottom", &["top"]));
+    let (first, second) = tokio::join!(one.set(&up), two.set(&down));
+    assert!(first.is_ok() != second.is_ok(), "exactly one side of the circle: {first:?} {second:?}");
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn a_service_that_was_away_reads_everything_again() {
+    let redis = Redis::start().await.unwrap();
+    let one = Tags::open(&bed::redis(&redis).await, Sharing::Shared).await.unwrap();
+    one.set(&leaf("old", "10.0.0.1")).await.unwrap();
+    redis.flush().await.unwrap();
+    let two = Tags::open(&bed::redis(&redis).await, Sharing::Shared).await.unwrap();
+    two.set(&leaf("new", "10.0.0.2")).await.unwrap();
+    one.set(&leaf("third", "10.0.0.3")).await.unwrap();
+    assert!(one.exists("new") && one.exists("third"));
+    two.refresh().await.unwrap();
+    assert!(two.exists("third"));
+}
+
+#[tokio::test]
+async fn many_tags_and_large_groups() {
+    let count = 20_000 * bed::effort();
+    let folder = tempfile::tempdir().unwrap();
+    {
+        let store = bed::redb(&folder).await;
+        let tags = Tags::open(&store, Sharing::Alone).await.unwrap();
+        let children: Vec<String> = (0..count).map(|index| format!("default.local.vm{index}")).collect();
+        let all = Mapping { name: "all".into(), child_tags: children, ..Mapping::default() };
+        assert!(tags.set(&all).await.unwrap().changed);
+        for index in 0..100 {
+            tags.set(&leaf(&format!("default.local.vm{index}"), &format!("10.0.0.{index}"))).await.unwrap();
+        }
+        assert_eq!(tags.addresses("all").len(), 100);
+    }
+    let store = bed::redb(&folder).await;
+    let tags = Tags::open(&store, Sharing::Alone).await.unwrap();
+    assert_eq!((tags.len(), tags.get("all").unwrap().child_tags.len()), (101, count));
+    tags.delete("all").await.unwrap();
+    assert_eq!(Tags::open(&store, Sharing::Alone).await.unwrap().len(), 100);
+}
+
+#[tokio::test]
+async fn values_by_namespace_cloud_and_key() {
+    let values = Values::new(&bed::memory().await).unwrap();
+    let listening = bed::serve(Routes::new(values.service())).await;
+    let mut client = KvStoreClient::connect(listening.url()).await.unwrap();
+    let set = |namespace: &str| tags::SetRequest {
+        key: "k".into(),
+        value: format!("of {namespace}"),
+        cloud: "ibm".into(),
+        namespace: namespace.into(),
+    };
+    let get = |namespace: &str| tags::GetRequest {
+        key: "k".into(),
+        cloud: "ibm".into(),
+        namespace: namespace.into(),
+    };
+    client.set(set("a")).await.unwrap();
+    client.set(set("b")).await.unwrap();
+    assert_eq!(client.get(get("a")).await.unwrap().into_inner().value, "of a");
+    let delete = tags::DeleteRequest { key: "k".into(), cloud: "ibm".into(), namespace: "a".into() };
+    client.delete(delete).await.unwrap();
+    assert_eq!(client.get(get("a")).await.unwrap_err().code(), tonic::Code::NotFound);
+    assert_eq!(client.get(get("b")).await.unwrap().into_inner().value, "of b");
+}

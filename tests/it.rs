@@ -1,4 +1,5 @@
 //! The whole product from outside: the binary, its files and its tree.
 
 mod cli;
+mod reach;
 mod tree;

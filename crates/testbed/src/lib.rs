@@ -17,6 +17,7 @@ mod kubeconfig;
 mod kubectl;
 mod pair;
 mod ports;
+pub mod product;
 mod process;
 mod redis;
 mod sentinel;

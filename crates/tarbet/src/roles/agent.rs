@@ -50,8 +50,9 @@ pub struct AgentArgs {
 }
 
 pub fn run(config: Config, args: AgentArgs) -> Result<(), Problem> {
-    Process::run("agent", &config, OBSERVE_AT, |process| async {
-        let settings = merged(config.agent.clone(), args);
+    let settings = config.agent.clone();
+    Process::run("agent", &config, OBSERVE_AT, |process| async move {
+        let settings = merged(settings, args);
         agent::start(&settings, surroundings()?, &process.supervisor, &process.health).await
     })
 }

@@ -23,11 +23,11 @@ const OBSERVE_AT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LO
 pub struct GatewayArgs {}
 
 pub fn run(config: Config, _args: GatewayArgs) -> Result<(), Problem> {
-    Process::run("gateway", &config, OBSERVE_AT, |process| start(process, &config))
+    Process::run("gateway", &config, OBSERVE_AT, |process| start(process, config.clone()))
 }
 
-async fn start(process: &Process, config: &Config) -> Result<(), Problem> {
-    let store = super::store::open(process, &config.store()).await?;
+async fn start(process: Process, config: Config) -> Result<(), Problem> {
+    let store = super::store::open(&process, &config.store()).await?;
     let replicated = super::store::is_shared(&config.store());
     let gateway = Gateway::bind(config.gateway.clone(), &store, replicated, &process.metrics).await?;
     gateway.start(&process.supervisor, &process.health);

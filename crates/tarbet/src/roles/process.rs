@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::trace::Traces;
@@ -10,7 +11,8 @@ use tokio::net::TcpListener;
 
 use crate::config::Config;
 
-/// A process that has started to tell about itself.
+/// A process that has started to tell about itself. Cheap to clone.
+#[derive(Clone)]
 pub struct Process {
     /// Owns the tasks.
     pub supervisor: Supervisor,
@@ -18,19 +20,14 @@ pub struct Process {
     pub metrics: Metrics,
     /// Tells what works.
     pub health: Health,
-    traces: Option<Traces>,
+    traces: Option<Arc<Traces>>,
 }
 
 impl Process {
     /// Runs a role from start to end: `build` binds, opens and spawns, and returns when all is set up.
-    pub fn run<B, F>(
-        role: &'static str,
-        config: &Config,
-        observe_at: SocketAddr,
-        build: B,
-    ) -> Result<(), Problem>
+    pub fn run<B, F>(role: &'static str, config: &Config, observe_at: SocketAddr, build: B) -> Result<(), Problem>
     where
-        B: FnOnce(&Process) -> F,
+        B: FnOnce(Process) -> F,
         F: Future<Output = Result<(), Problem>>,
     {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| {
@@ -40,7 +37,7 @@ impl Process {
         runtime.block_on(async {
             let process = Self::start(role, config)?;
             process.observe(config.observability.listen.unwrap_or(observe_at)).await?;
-            build(&process).await?;
+            build(process.clone()).await?;
             tracing::info!(role, version = env!("CARGO_PKG_VERSION"), "Started.");
             let ended = process.supervisor.run(config.shutdown.deadline, supervisor::signal).await;
             process.flush().await;
@@ -53,12 +50,12 @@ impl Process {
         let version = env!("CARGO_PKG_VERSION");
         let traces = match &config.observability.otlp_endpoint {
             None => None,
-            Some(endpoint) => Some(Traces::to(endpoint, role, version).map_err(|error| {
+            Some(endpoint) => Some(Arc::new(Traces::to(endpoint, role, version).map_err(|error| {
                 Problem::new(&ground::CONFIG_INVALID, format!("Traces cannot be sent to {endpoint}."))
                     .because(problem::chain(&error))
-            })?),
+            })?)),
         };
-        log::init(config.log.format, &config.log.filter, traces.as_ref()).map_err(|error| {
+        log::init(config.log.format, &config.log.filter, traces.as_deref()).map_err(|error| {
             Problem::new(&ground::CONFIG_INVALID, "Logging cannot be set up.").because(problem::chain(&error))
         })?;
         let (supervisor, metrics) = (Supervisor::default(), Metrics::new(role, version));

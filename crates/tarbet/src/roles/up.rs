@@ -1,7 +1,7 @@
 //! `tarbet up`: everything that needs no cluster, in one process, with its state in one folder.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use tarbet_reach::config::{GatewayConfig, TlsFiles};
@@ -34,12 +34,12 @@ pub fn run(config: Config, _args: UpArgs) -> Result<(), Problem> {
             .because(error.to_string())
             .advising("set TARBET_STATE to a folder you may write")
     })?;
-    Process::run("up", &config, OBSERVE_AT, |process| start(process, &config, &folder))
+    Process::run("up", &config, OBSERVE_AT, |process| start(process, config.clone(), folder))
 }
 
-async fn start(process: &Process, config: &Config, folder: &Path) -> Result<(), Problem> {
-    let store = super::store::open(process, &config.store()).await?;
-    let settings = local_gateway(config.gateway.clone(), folder);
+async fn start(process: Process, config: Config, folder: PathBuf) -> Result<(), Problem> {
+    let store = super::store::open(&process, &config.store()).await?;
+    let settings = local_gateway(config.gateway.clone(), &folder);
     let token_file = settings.admin_token_file.clone().unwrap_or_default();
     let replicated = super::store::is_shared(&config.store());
     let gateway = Gateway::bind(settings, &store, replicated, &process.metrics).await?;
@@ -52,10 +52,9 @@ async fn start(process: &Process, config: &Config, folder: &Path) -> Result<(), 
         ca_file: Some(folder.join("authority/ca.crt")),
     };
     gateway.start(&process.supervisor, &process.health);
-    endpoint.write(folder).map_err(|error| {
+    endpoint.write(&folder).map_err(|error| {
         Problem::new(&ground::INTERNAL, "The address of the gateway cannot be left for other commands.").because(error.to_string())
     })?;
-    let folder = folder.to_owned();
     process.supervisor.spawn(Stage::Upkeep, "endpoint", |stop| async move {
         stop.cancelled().await;
         Endpoint::remove(&folder);

@@ -1,0 +1,179 @@
+//! The product itself as a part: its binary, run as users run it, on leased ports.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use tokio::process::Command;
+
+use crate::{Folder, Lease, Process, Program};
+
+/// How long a role may take to be ready on a busy machine.
+const READY: Duration = Duration::from_secs(60);
+
+/// An installation: one binary, one folder, one certificate authority, one secret among gateways.
+pub struct Product {
+    binary: PathBuf,
+    folder: Folder,
+}
+
+impl Product {
+    /// An installation of the binary at this path.
+    pub fn new(binary: impl Into<PathBuf>) -> Result<Self> {
+        let folder = Folder::new("product")?;
+        // Any 32 bytes will do; it protects loopback for the length of a test.
+        folder.write("gateways.secret", "dGFyYmV0LXRlc3QtYmVkLXNlY3JldC0wMTIzNDU2Nzg=\n")?;
+        Ok(Self { binary: binary.into(), folder })
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// The certificate of its authority, once a gateway has run.
+    pub fn authority(&self) -> PathBuf {
+        self.folder.path().join("authority/ca.crt")
+    }
+
+    /// The administrator's token, once a gateway has run.
+    pub fn admin_token(&self) -> PathBuf {
+        self.folder.path().join("admin.token")
+    }
+
+    /// Runs a command against a gateway, as its administrator, and gives what it prints.
+    pub async fn run(&self, gateway: &Gateway, args: &[&str]) -> Result<String> {
+        self.run_as(gateway, &self.admin_token(), args).await
+    }
+
+    /// Runs a command against a gateway with the token in this file.
+    pub async fn run_as(&self, gateway: &Gateway, token: &Path, args: &[&str]) -> Result<String> {
+        let output = Command::new(&self.binary)
+            .args(args)
+            .env("TARBET_SERVER", gateway.api())
+            .env("TARBET_KUBERNETES", gateway.kubernetes())
+            .env("TARBET_TOKEN_FILE", token)
+            .env("TARBET_CA_FILE", self.authority())
+            .kill_on_drop(true)
+            .output()
+            .await?;
+        if !output.status.success() {
+            bail!("tarbet {} ended with {}: {}", args.join(" "), output.status, String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Starts a gateway. `store` is its section in YAML flow style, such as `{kind: memory}`.
+    pub async fn gateway(&self, name: &str, store: &str, extra: &[&str]) -> Result<Gateway> {
+        let ports = Lease::block(5)?;
+        let folder = self.folder.path();
+        let tls = format!("{{authority_folder: {}}}", folder.join("authority").display());
+        let config = format!(
+            "store: {store}\n\
+             observability: {{listen: '127.0.0.1:{observe}'}}\n\
+             shutdown: {{deadline: 10s}}\n\
+             gateway:\n  name: {name}\n  admin_token_file: {token}\n  recheck: 1s\n  \
+             agents: {{listen: '127.0.0.1:{agents}', tls: {tls}}}\n  \
+             api: {{listen: '127.0.0.1:{api}', tls: {tls}}}\n  \
+             kubernetes: {{listen: '127.0.0.1:{kubernetes}', tls: {tls}}}\n  \
+             private: {{listen: '127.0.0.1:{private}', secret_file: {secret}}}\n",
+            observe = ports.port(0),
+            agents = ports.port(1),
+            api = ports.port(2),
+            kubernetes = ports.port(3),
+            private = ports.port(4),
+            token = self.admin_token().display(),
+            secret = folder.join("gateways.secret").display(),
+        );
+        let file = self.folder.write(&format!("{name}.yaml"), &config)?;
+        let program = Program::new(&self.binary).args(["gateway", "--config"]).arg(file).args(extra);
+        let process = Process::start(&self.folder, name, program.grace(Duration::from_secs(15)))?;
+        let mut gateway = Gateway { process, ports };
+        gateway.ready().await.with_context(|| format!("the gateway {name} did not become ready"))?;
+        Ok(gateway)
+    }
+
+    /// Starts an agent with this token that dials these gateways, and waits until it has a link.
+    pub async fn agent(&self, name: &str, token: &str, gateways: &[&Gateway], extra: &[&str]) -> Result<Agent> {
+        let ports = Lease::block(1)?;
+        let token = self.folder.write(&format!("{name}.token"), token)?;
+        let observe = format!("127.0.0.1:{}", ports.port(0));
+        let mut program = Program::new(&self.binary)
+            .args(["agent", "--name", name, "--observability-listen", &observe, "--token-file"])
+            .arg(token)
+            .arg("--ca-file")
+            .arg(self.authority());
+        for gateway in gateways {
+            program = program.args(["--gateway", &gateway.agents()]);
+        }
+        let process = Process::start(&self.folder, name, program.args(extra).grace(Duration::from_secs(15)))?;
+        let mut agent = Agent { process, ports };
+        agent.ready().await.with_context(|| format!("the agent {name} did not become ready"))?;
+        Ok(agent)
+    }
+}
+
+/// A running gateway.
+pub struct Gateway {
+    /// Its process.
+    pub process: Process,
+    ports: Lease,
+}
+
+impl Gateway {
+    /// Where agents dial.
+    pub fn agents(&self) -> String {
+        format!("grpcs://127.0.0.1:{}", self.ports.port(1))
+    }
+
+    /// Where agents dial through WebSocket.
+    pub fn agents_websocket(&self) -> String {
+        format!("wss://127.0.0.1:{}/", self.ports.port(1))
+    }
+
+    /// The API listener.
+    pub fn api(&self) -> String {
+        format!("https://127.0.0.1:{}", self.ports.port(2))
+    }
+
+    /// The Kubernetes listener.
+    pub fn kubernetes(&self) -> String {
+        format!("https://127.0.0.1:{}", self.ports.port(3))
+    }
+
+    /// Metrics and probes.
+    pub fn observability(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ports.port(0))
+    }
+
+    /// Waits until it is ready.
+    pub async fn ready(&mut self) -> Result<()> {
+        let port = self.ports.port(0);
+        self.process.ready(READY, || ready(port)).await
+    }
+}
+
+/// A running agent.
+pub struct Agent {
+    /// Its process.
+    pub process: Process,
+    ports: Lease,
+}
+
+impl Agent {
+    /// Waits until it has a link.
+    pub async fn ready(&mut self) -> Result<()> {
+        let port = self.ports.port(0);
+        self.process.ready(READY, || ready(port)).await
+    }
+}
+
+/// Asks a readiness page with the plainest HTTP there is.
+async fn ready(port: u16) -> Result<()> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
+    stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    if answer.starts_with("HTTP/1.1 200") { Ok(()) } else { bail!("{}", answer.lines().last().unwrap_or_default()) }
+}

@@ -9,6 +9,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::PingPong;
@@ -25,6 +26,9 @@ use crate::watch::watch_over;
 
 pub use incoming::{Handler, IncomingCall, IncomingStream, IncomingUpgrade};
 pub use uplinks::{Agent, AgentConfig, DialError, Identity, SlotStatus};
+
+/// A gateway cannot talk an agent out of noticing that it is gone.
+const LONGEST_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The agent's handle on one of its links. Cheap to clone; dropping it changes nothing.
 #[derive(Clone)]
@@ -92,7 +96,8 @@ where
             other @ Message::Hello(_) => return Err(HandshakeError::OutOfOrder(other.name())),
         };
         // It rarely PINGs itself as long as it hears the gateway do it.
-        settings.keepalive.interval = settings.keepalive.interval.max(welcome.ping_interval);
+        let interval = welcome.ping_interval.min(LONGEST_INTERVAL);
+        settings.keepalive.interval = settings.keepalive.interval.max(interval);
         let shared = Shared::new(Side::Agent, settings.clone());
         let stream = Metered::new(stream, Arc::clone(&shared.meter));
         let mut connection = settings.server().handshake(stream).await.map_err(HandshakeError::Http2)?;
@@ -100,7 +105,8 @@ where
             return Err(HandshakeError::Http2(h2::Reason::INTERNAL_ERROR.into()));
         };
         let link = AgentLink { shared: Arc::clone(&shared), welcome: Arc::new(welcome) };
-        Ok((link, drive(shared, connection, pings, handler)))
+        // Boxed, so that it lies in the driver once and not wherever it passes through.
+        Ok((link, drive(shared, Box::new(connection), pings, handler)))
     };
     tokio::time::timeout(timeout, begin).await.unwrap_or(Err(HandshakeError::TimedOut))
 }
@@ -121,7 +127,7 @@ where
 
 fn drive<S>(
     shared: Arc<Shared>,
-    connection: Connection<Metered<S>, Bytes>,
+    connection: Box<Connection<Metered<S>, Bytes>>,
     pings: PingPong,
     handler: Arc<dyn Handler>,
 ) -> impl Future<Output = CloseReason> + Send + 'static
@@ -138,7 +144,7 @@ where
 
 async fn run<S>(
     shared: &Arc<Shared>,
-    mut connection: Connection<Metered<S>, Bytes>,
+    mut connection: Box<Connection<Metered<S>, Bytes>>,
     pings: PingPong,
     handler: &Arc<dyn Handler>,
 ) -> CloseReason

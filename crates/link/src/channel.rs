@@ -139,6 +139,9 @@ impl Duplex for Channel {
     }
 
     fn poll_write_chunk(&mut self, cx: &mut Context<'_>, chunk: &mut Bytes) -> Poll<io::Result<()>> {
+        if chunk.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
         let Some(room) = ready!(self.lane.poll_room(cx, chunk.len())) else {
             return Poll::Ready(Err(gone()));
         };

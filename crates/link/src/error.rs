@@ -268,6 +268,6 @@ mod tests {
     #[test]
     fn an_io_error_still_holds_the_link_error() {
         let error = io::Error::from(LinkError::Draining);
-        assert!(error.get_ref().is_some_and(|inner| inner.is::<LinkError>()));
+        assert!(error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<LinkError>));
     }
 }

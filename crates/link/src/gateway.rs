@@ -3,7 +3,7 @@
 mod link;
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -151,7 +151,8 @@ where
     first_ping(&shared, &mut connection, &mut pings).await.map_err(HandshakeError::Http2)?;
     let control = open_control(&mut sender).map_err(HandshakeError::Http2)?;
     let link = Link::new(Arc::clone(&shared), sender, info);
-    Ok((link, drive(shared, connection, pings, control)))
+    // Boxed, so that it lies in the driver once and not wherever it passes through.
+    Ok((link, drive(shared, Box::new(connection), pings, control)))
 }
 
 async fn first_ping<S>(
@@ -165,7 +166,7 @@ where
     let started = tokio::time::Instant::now();
     pings.send_ping(Ping::opaque())?;
     poll_fn(|cx| {
-        if let Poll::Ready(ended) = std::pin::Pin::new(&mut *connection).poll(cx) {
+        if let Poll::Ready(ended) = Pin::new(&mut *connection).poll(cx) {
             return Poll::Ready(ended.and(Err(h2::Reason::NO_ERROR.into())));
         }
         pings.poll_pong(cx).map_ok(|_| ())
@@ -188,7 +189,7 @@ fn open_control(sender: &mut SendRequest<Bytes>) -> Result<Control, h2::Error> {
 
 fn drive<S>(
     shared: Arc<Shared>,
-    connection: Connection<Metered<S>, Bytes>,
+    connection: Box<Connection<Metered<S>, Bytes>>,
     pings: PingPong,
     control: Control,
 ) -> impl Future<Output = CloseReason> + Send + 'static
@@ -205,22 +206,22 @@ where
 
 async fn run<S>(
     shared: &Arc<Shared>,
-    connection: Connection<Metered<S>, Bytes>,
+    mut connection: Box<Connection<Metered<S>, Bytes>>,
     pings: PingPong,
     control: Control,
 ) -> CloseReason
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut connection = pin!(connection);
     let mut watching = pin!(async {
         tokio::select! {
+            biased;
             reason = watch_over(Arc::clone(shared), pings) => reason,
             reason = follow(shared, control) => reason,
         }
     });
     let reason = poll_fn(|cx| {
-        let ended = connection.as_mut().poll(cx);
+        let ended = Pin::new(&mut *connection).poll(cx);
         // Also when the connection has ended: the agent may have said before that it leaves.
         let given_up = watching.as_mut().poll(cx);
         match ended {
@@ -242,7 +243,6 @@ async fn follow(shared: &Shared, control: Control) -> CloseReason {
     loop {
         let now = phase.borrow_and_update().clone();
         match now {
-            Phase::Open => {}
             Phase::Moving if !told => {
                 told = true;
                 tell(
@@ -250,7 +250,7 @@ async fn follow(shared: &Shared, control: Control) -> CloseReason {
                     Refusal::new(RefusalCode::Draining, "Open another link, then leave this one."),
                 );
             }
-            Phase::Moving => {}
+            Phase::Open | Phase::Moving => {}
             Phase::Draining => break,
             Phase::Closing(reason) | Phase::Closed(reason) => {
                 if let (CloseReason::Dismissed(refusal), false) = (&reason, told) {
@@ -261,6 +261,7 @@ async fn follow(shared: &Shared, control: Control) -> CloseReason {
             }
         }
         tokio::select! {
+            biased;
             _ = phase.changed() => {}
             // Whatever the agent answers here, it means that it leaves. An error is none of its
             // words: the connection has ended, and its driver says why.

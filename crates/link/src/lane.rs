@@ -70,6 +70,8 @@ impl Lane {
 
     /// The next chunk, which counts as read from now on: the peer may send as much again.
     pub(crate) fn poll_data(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        // A stream that always has more must not keep its task from yielding.
+        let coop = ready!(tokio::task::coop::poll_proceed(cx));
         let inlet = &mut *lock(&self.inlet);
         let Some(stream) = inlet.stream.as_mut() else {
             return Poll::Ready(inlet.evicted.then_some(Err(BodyError::Stalled)));
@@ -97,6 +99,7 @@ impl Lane {
             let _ = stream.flow_control().release_capacity(chunk.len());
             inlet.taken += 1;
             if !chunk.is_empty() {
+                coop.made_progress();
                 return Poll::Ready(Some(Ok(chunk)));
             }
         }

@@ -37,6 +37,7 @@ pub(crate) async fn watch_over(shared: Arc<Shared>, mut pings: PingPong) -> Clos
             Step::Wait(until) => until,
         };
         tokio::select! {
+            biased;
             () = tokio::time::sleep_until(wake) => {}
             () = shared.woken.notified(), if !signs.busy => {}
             pong = std::future::poll_fn(|cx| pings.poll_pong(cx)), if signs.waiting => {

@@ -1,5 +1,6 @@
 //! Both ends of a link against each other, over memory, TCP and WebSockets.
 
+#[cfg(test)]
 mod it {
     mod calls;
     mod carriers;

@@ -13,6 +13,7 @@ use http::header::{HeaderMap, HeaderValue, SEC_WEBSOCKET_PROTOCOL};
 use http::{Request, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::tungstenite::handshake::server::{
     ErrorResponse, Request as Asked, Response as Answer,
@@ -128,20 +129,15 @@ where
         let offered =
             offered.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
         let offered: Vec<&str> = offered.map(str::trim).collect();
-        match subprotocols.iter().copied().find(|ours| offered.contains(ours)) {
-            Some(chosen) => {
-                response.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(chosen));
-                asked = Some((request.clone(), chosen));
-                Ok(response)
-            }
-            None => {
-                let text =
-                    format!("This port takes WebSockets with the subprotocol {}.", subprotocols.join(" or "));
-                let mut refusal = ErrorResponse::new(Some(text));
-                *refusal.status_mut() = StatusCode::BAD_REQUEST;
-                Err(refusal)
-            }
+        if let Some(chosen) = subprotocols.iter().copied().find(|ours| offered.contains(ours)) {
+            response.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(chosen));
+            asked = Some((request.clone(), chosen));
+            return Ok(response);
         }
+        let text = format!("This port takes WebSockets with the subprotocol {}.", subprotocols.join(" or "));
+        let mut refusal = ErrorResponse::new(Some(text));
+        *refusal.status_mut() = StatusCode::BAD_REQUEST;
+        Err(refusal)
     };
     let opened = tokio_tungstenite::accept_hdr_async_with_config(stream, choose, Some(limits.config())).await;
     match (opened, asked) {
@@ -198,12 +194,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for WebSocket<S> {
                     let text = "a WebSocket that carries bytes received a text message";
                     return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, text)));
                 }
-                Some(Ok(Message::Close(_))) | None => this.ended = true,
-                Some(Ok(_)) => {}
                 // Many programs leave without a close frame.
-                Some(Err(tungstenite::Error::Protocol(
-                    tungstenite::error::ProtocolError::ResetWithoutClosingHandshake,
-                ))) => this.ended = true,
+                Some(
+                    Ok(Message::Close(_))
+                    | Err(tungstenite::Error::Protocol(ProtocolError::ResetWithoutClosingHandshake)),
+                )
+                | None => this.ended = true,
+                Some(Ok(_)) => {}
                 Some(Err(error)) => return Poll::Ready(Err(broken(error))),
             }
         }

@@ -48,7 +48,7 @@ async fn a_websocket_carries_any_bytes_in_any_pieces() {
         }
         writer.flush().await.unwrap();
     };
-    let (_, _, one, two) = soon("both ways", async {
+    let ((), (), one, two) = soon("both ways", async {
         tokio::join!(
             send(&mut a_write),
             send(&mut b_write),

@@ -30,7 +30,7 @@ async fn a_refusal_reaches_the_agent_with_its_words() {
     let (a, b) = wires(Over::Tcp).await;
     let no = |_| async {
         let mut refusal = Refusal::new(RefusalCode::Revoked, "The token of lab was revoked.");
-        refusal.retry_after = Some(Duration::from_secs(60));
+        refusal.retry_after = Some(Duration::from_mins(1));
         Err(refusal)
     };
     let world = Arc::new(World::default());
@@ -40,7 +40,7 @@ async fn a_refusal_reaches_the_agent_with_its_words() {
     );
     assert!(matches!(gateway.err(), Some(AcceptError::Refused(_))));
     let Err(HandshakeError::Refused(refusal)) = agent else { panic!("{agent:?}") };
-    assert_eq!((refusal.code, refusal.retry_after), (RefusalCode::Revoked, Some(Duration::from_secs(60))));
+    assert_eq!((refusal.code, refusal.retry_after), (RefusalCode::Revoked, Some(Duration::from_mins(1))));
 }
 
 #[tokio::test]

@@ -43,7 +43,7 @@ async fn an_idle_link_lives_on() {
             .await;
     let before = pair.link.stats();
     tokio::time::advance(Duration::from_secs(1)).await;
-    let hour = tokio::time::Instant::now() + Duration::from_secs(3600);
+    let hour = tokio::time::Instant::now() + Duration::from_hours(1);
     tokio::time::sleep_until(hour).await;
     let after = pair.link.stats();
     assert!(after.silent_for < Duration::from_secs(10), "{after:?}");

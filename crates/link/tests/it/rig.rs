@@ -13,9 +13,12 @@ use futures::future::BoxFuture;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::BodyExt;
+use jiff::Timestamp;
+use tarbet_identity::tls::{self, CredentialSource};
+use tarbet_identity::{PinSet, PrivateKey};
 use tarbet_link::{
     Accepted, AgentInfo, AgentLink, Body, ByteStream, CloseReason, Credential, Denial, Handler, Hello,
-    IncomingCall, IncomingStream, IncomingUpgrade, Link, Purpose, Settings, Target, Versions,
+    IncomingCall, IncomingStream, IncomingUpgrade, Link, Purpose, Secure, Settings, Target, Versions,
     WebSocketLimits,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -31,7 +34,7 @@ pub(super) fn effort() -> usize {
 
 /// Waits until something is so.
 pub(super) async fn eventually(what: &str, mut so: impl FnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    let deadline = tokio::time::Instant::now() + Duration::from_mins(1);
     let mut tick = tokio::time::interval(Duration::from_millis(5));
     while !so() {
         assert!(tokio::time::Instant::now() < deadline, "never came true: {what}");
@@ -41,10 +44,8 @@ pub(super) async fn eventually(what: &str, mut so: impl FnMut() -> bool) {
 
 /// Fails instead of hanging.
 pub(super) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
-    match tokio::time::timeout(Duration::from_secs(60), future).await {
-        Ok(output) => output,
-        Err(_) => panic!("took too long: {what}"),
-    }
+    let ended = tokio::time::timeout(Duration::from_mins(1), future).await;
+    ended.unwrap_or_else(|_| panic!("took too long: {what}"))
 }
 
 /// What carries the bytes.
@@ -52,10 +53,11 @@ pub(super) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
 pub(super) enum Over {
     Memory,
     Tcp,
+    Tls,
     WebSocket,
 }
 
-pub(super) const ALL: [Over; 3] = [Over::Memory, Over::Tcp, Over::WebSocket];
+pub(super) const ALL: [Over; 4] = [Over::Memory, Over::Tcp, Over::Tls, Over::WebSocket];
 
 /// Two connected streams: the gateway's and the agent's.
 pub(super) async fn wires(over: Over) -> (ByteStream, ByteStream) {
@@ -67,6 +69,18 @@ pub(super) async fn wires(over: Over) -> (ByteStream, ByteStream) {
         Over::Tcp => {
             let (a, b) = sockets().await;
             (ByteStream::new(a), ByteStream::new(b))
+        }
+        Over::Tls => {
+            let (a, b) = sockets().await;
+            let key = PrivateKey::generate().unwrap();
+            let credential = CredentialSource::Fixed(tls::Credential::self_signed(&key).unwrap());
+            let acceptor = tls::ServerTls::new(credential).build(Timestamp::UNIX_EPOCH).unwrap();
+            let pins = PinSet::default();
+            pins.insert(key.public().pin());
+            let connector = tls::ClientTls::pinned(pins).build(Timestamp::UNIX_EPOCH).unwrap();
+            let (server, client) =
+                tokio::join!(acceptor.accept(a), connector.secure(ByteStream::new(b), "gateway"));
+            (ByteStream::new(server.unwrap()), client.unwrap())
         }
         Over::WebSocket => {
             let (a, b) = sockets().await;
@@ -126,7 +140,7 @@ pub(super) async fn pair(over: Over) -> Pair {
 }
 
 pub(super) async fn pair_with(over: Over, gateway: Settings, agent: Settings) -> Pair {
-    let (a, b) = wires(over).await;
+    let (a, b) = Box::pin(wires(over)).await;
     join(a, b, gateway, agent).await
 }
 
@@ -148,7 +162,7 @@ pub(super) async fn join(a: ByteStream, b: ByteStream, gateway: Settings, agent:
         (link, tokio::spawn(driver))
     };
     let ((link, gateway_end), (agent, agent_end)) =
-        soon("handshake", async { tokio::join!(gateway_side, agent_side) }).await;
+        soon("handshake", Box::pin(async { tokio::join!(gateway_side, agent_side) })).await;
     Pair { link, agent, gateway_end, agent_end, world }
 }
 

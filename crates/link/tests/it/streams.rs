@@ -63,7 +63,7 @@ async fn a_refusal_is_told_in_words() {
     let mut stream = pair.link.open_now(&tcp("refuse"), Bytes::from("x")).unwrap();
     let error = soon("refusal", stream.read(&mut [0; 8])).await.unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
-    assert!(error.get_ref().is_some_and(|inner| inner.is::<LinkError>()));
+    assert!(error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<LinkError>));
     // A handler that lets go without an answer.
     let error = soon("silence", pair.link.open(tcp("nowhere"))).await.unwrap_err();
     assert!(matches!(error, LinkError::Reset { reached: Reached::Yes, .. }), "{error:?}");

@@ -34,13 +34,10 @@ impl Dialer for Streets {
             self.knocks.lock().unwrap().push((host.clone(), Instant::now()));
             let (near, far) = tokio::io::duplex(64 * 1024);
             let door = self.doors.lock().unwrap().get(&host).cloned();
-            match door.map(|door| door.send(ByteStream::new(far))) {
-                Some(Ok(())) => Ok(ByteStream::new(near)),
-                _ => {
-                    let source = std::io::ErrorKind::ConnectionRefused.into();
-                    Err(LinkError::Connect { target: host, source })
-                }
+            if door.is_some_and(|door| door.send(ByteStream::new(far)).is_ok()) {
+                return Ok(ByteStream::new(near));
             }
+            Err(LinkError::Connect { target: host, source: std::io::ErrorKind::ConnectionRefused.into() })
         }
         .boxed()
     }
@@ -197,7 +194,7 @@ async fn a_killed_gateway_is_found_again_and_the_count_starts_anew() {
     config.links = 1;
     let site = site(&streets, config);
     site.has(&["one"]).await;
-    tokio::time::sleep(Duration::from_secs(120)).await;
+    tokio::time::sleep(Duration::from_mins(2)).await;
     one.kill();
     site.has(&[]).await;
     let lost = Instant::now();

@@ -11,4 +11,5 @@ mod it {
     mod stalls;
     mod streams;
     mod uplinks;
+    mod world;
 }

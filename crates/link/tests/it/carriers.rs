@@ -199,7 +199,7 @@ async fn serve(socket: TcpStream, tunnels: &AtomicUsize) {
 fn through(proxy: &Proxy, credentials: &str) -> NetConnector {
     let url = format!("http://{credentials}127.0.0.1:{}", proxy.port);
     let mut connector = NetConnector::new(Arc::new(NetDialer::default()));
-    connector.proxies = ProxySettings::new(Some(&url), Some(&url), Some("direct.example")).unwrap();
+    connector.proxies = ProxySettings::new(Some(&url), Some(&url), None).unwrap();
     connector.headers.insert("x-extra", "yes".parse().unwrap());
     connector
 }
@@ -240,7 +240,7 @@ async fn each_hop_that_fails_is_named() {
     assert!(matches!(error, ConnectError::Proxy { .. }), "{error:?}");
     assert!(tarbet_telemetry::problem::chain(&error).contains("407"));
 
-    let error = through(&proxy, "user:pass@").connect(&"grpcs://direct.example:1".parse().unwrap()).await;
+    let error = through(&proxy, "user:pass@").connect(&"grpcs://127.0.0.1:1".parse().unwrap()).await;
     assert!(matches!(error, Err(ConnectError::Network { .. })), "{error:?}");
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -8,6 +8,7 @@ use tarbet_link::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::rig::*;
+use super::world::World;
 
 const LIMIT: Duration = Duration::from_secs(30);
 

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::rig::*;
+use super::world::World;
 
 /// Streets with gateways in them.
 #[derive(Default)]

@@ -195,7 +195,7 @@ pub struct Denial {
 }
 
 impl Denial {
-    /// A refusal with this code, said by the agent before anything behind it was touched.
+    /// A refusal with this code, said by the agent.
     pub fn new(status: StatusCode, code: impl Into<String>, message: impl Into<String>) -> Self {
         Self { status, code: code.into(), hop: "agent".into(), message: message.into(), untouched: false }
     }

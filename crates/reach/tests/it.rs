@@ -1,1 +1,5 @@
 //! Reach seen from outside.
+
+mod it {
+    mod kas;
+}

@@ -1,0 +1,269 @@
+//! The kas protocol: our gateway and our agent against each other, and against peers that misbehave.
+
+mod life;
+mod odd;
+mod raw;
+mod requests;
+mod site;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::{HeaderMap, Request, Response};
+use async_trait::async_trait;
+use http_body_util::BodyExt;
+use tarbet_identity::Secret;
+use tarbet_link::{Backoff, Body, NetConnector, NetDialer, WebSocketLimits, accept_websocket};
+use tarbet_reach::kas::agent::{KasAgent, KasAgentConfig, KasAgentStatus, Services, kas_address};
+use tarbet_reach::kas::kubernetes::{AgentCaller, KubernetesApi, RequestOptions};
+use tarbet_reach::kas::proto::{agent_configuration, agentcfg, entity};
+use tarbet_reach::kas::server::{AgentHost, Carrier, KasServer, ServerConfig};
+use tarbet_reach::kas::{Agent, PoolConfig, PoolEvent, Prefix, TunnelPool};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use self::site::Site;
+
+/// Long enough for a busy machine; nothing waits for it when things go well.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How much repetition is wanted.
+fn effort() -> usize {
+    std::env::var("EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
+async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("waited too long for {what}"))
+}
+
+/// Looks until it is so.
+async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    within(what, async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+/// Tokens that are good, and what agents said.
+#[derive(Default)]
+struct Desk {
+    tokens: Mutex<HashMap<String, Arc<Agent>>>,
+    said: Mutex<Vec<String>>,
+}
+
+impl Desk {
+    fn with(tokens: &[(&str, i64)]) -> Arc<Self> {
+        let desk = Self::default();
+        for (token, id) in tokens {
+            let agent = Agent { id: *id, name: format!("site-{id}"), project_id: 5 };
+            desk.tokens.lock().unwrap().insert((*token).to_owned(), Arc::new(agent));
+        }
+        Arc::new(desk)
+    }
+
+    fn revoke(&self, token: &str) {
+        self.tokens.lock().unwrap().remove(token);
+    }
+
+    fn heard(&self, what: &str) -> bool {
+        self.said.lock().unwrap().iter().any(|said| said == what)
+    }
+}
+
+#[async_trait]
+impl AgentHost for Desk {
+    async fn admit(&self, token: &Secret) -> Result<Arc<Agent>, Status> {
+        let known = self.tokens.lock().unwrap().get(token.expose()).cloned();
+        known.ok_or_else(|| Status::unauthenticated("agent → gateway: the token is not known"))
+    }
+
+    async fn registered(&self, agent: &Agent, pod: i64, meta: entity::AgentMeta) -> Result<(), Status> {
+        self.said.lock().unwrap().push(format!("{} registered {pod} {}", agent.id, meta.version));
+        Ok(())
+    }
+
+    async fn unregistered(&self, agent: &Agent, pod: i64) -> Result<(), Status> {
+        self.said.lock().unwrap().push(format!("{} unregistered {pod}", agent.id));
+        Ok(())
+    }
+
+    async fn configuration(
+        &self,
+        agent: &Agent,
+    ) -> Result<Option<agent_configuration::ConfigurationResponse>, Status> {
+        let configuration = agentcfg::AgentConfiguration { agent_id: agent.id, ..Default::default() };
+        let commit_id = "c0ffee".to_owned();
+        Ok(Some(agent_configuration::ConfigurationResponse { configuration: Some(configuration), commit_id }))
+    }
+}
+
+/// A gateway's agent listener on loopback.
+struct Gateway {
+    address: SocketAddr,
+    pool: TunnelPool,
+    desk: Arc<Desk>,
+    events: mpsc::UnboundedReceiver<PoolEvent>,
+    /// Asks the agents of the connections made so far to move.
+    moving: Arc<Mutex<CancellationToken>>,
+    prefix: Prefix,
+    _stop: tokio_util::sync::DropGuard,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Over {
+    Tcp,
+    WebSocket,
+}
+
+impl Gateway {
+    async fn start(over: Over, prefix: Prefix, desk: Arc<Desk>) -> Self {
+        let config = ServerConfig {
+            prefix,
+            recheck_every: Duration::from_millis(50),
+            drain_pause: Duration::from_millis(50),
+            ..ServerConfig::default()
+        };
+        Self::start_with(over, config, desk).await
+    }
+
+    async fn start_with(over: Over, config: ServerConfig, desk: Arc<Desk>) -> Self {
+        let (sender, events) = mpsc::unbounded_channel();
+        let pool_config = PoolConfig { gone_after: Duration::from_millis(200), ..PoolConfig::default() };
+        let pool = TunnelPool::new(pool_config, move |event| sender.send(event).unwrap_or_default());
+        let prefix = config.prefix;
+        let server = KasServer::new(config, pool.clone(), Arc::clone(&desk) as Arc<dyn AgentHost>);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let stop = CancellationToken::new();
+        let moving = Arc::new(Mutex::new(CancellationToken::new()));
+        let accepting = {
+            let (stop, moving) = (stop.clone(), Arc::clone(&moving));
+            async move {
+                loop {
+                    let (stream, _) = tokio::select! {
+                        accepted = listener.accept() => accepted.unwrap(),
+                        () = stop.cancelled() => return,
+                    };
+                    stream.set_nodelay(true).unwrap();
+                    let (server, stop) = (server.clone(), stop.clone());
+                    let moving = moving.lock().unwrap().clone();
+                    tokio::spawn(async move {
+                        let work = async {
+                            match over {
+                                Over::Tcp => server.serve(stream, Carrier::Plain, moving).await,
+                                Over::WebSocket => {
+                                    let limits = WebSocketLimits::default();
+                                    let Ok((socket, _, _)) = accept_websocket(stream, &["ws-tunnel"], limits).await
+                                    else {
+                                        return;
+                                    };
+                                    server.serve(socket, Carrier::WebSocket, moving).await;
+                                }
+                            }
+                        };
+                        tokio::select! {
+                            () = work => {}
+                            () = stop.cancelled() => {}
+                        }
+                    });
+                }
+            }
+        };
+        tokio::spawn(accepting);
+        Self { address, pool, desk, events, moving, prefix, _stop: stop.drop_guard() }
+    }
+
+    fn url(&self, over: Over) -> String {
+        match over {
+            Over::Tcp => format!("grpc://{}", self.address),
+            Over::WebSocket => format!("ws://{}/-/kubernetes-agent/", self.address),
+        }
+    }
+
+    fn caller(&self, agent: i64) -> AgentCaller {
+        let options = RequestOptions { prefix: self.prefix, impersonation: None, product: "gitlab-kas/test".into() };
+        AgentCaller { pool: self.pool.clone(), agent, max_wait: PATIENCE, options }
+    }
+
+    /// Asks everybody connected so far to move; later connections are not asked.
+    fn ask_to_move(&self) {
+        std::mem::take(&mut *self.moving.lock().unwrap()).cancel();
+    }
+
+    async fn event(&mut self) -> PoolEvent {
+        within("an event of the pool", self.events.recv()).await.unwrap()
+    }
+
+    fn tunnels(&self, agent: i64) -> (usize, usize, usize) {
+        let views = self.pool.agents();
+        let view = views.iter().find(|view| view.id == agent);
+        view.map_or((0, 0, 0), |view| (view.parked, view.busy, view.waiting))
+    }
+}
+
+/// Our agent, at a gateway and before a site.
+struct Running {
+    status: watch::Receiver<KasAgentStatus>,
+    configuration: watch::Receiver<Option<agentcfg::AgentConfiguration>>,
+    stop: CancellationToken,
+    task: tokio::task::JoinHandle<()>,
+}
+
+fn quick() -> Backoff {
+    Backoff {
+        first: Duration::from_millis(20),
+        longest: Duration::from_millis(100),
+        stable: Duration::from_secs(1),
+    }
+}
+
+fn agent_config(gateway: &Gateway, over: Over, token: &str) -> KasAgentConfig {
+    let address = kas_address(&gateway.url(over)).unwrap();
+    KasAgentConfig {
+        prefix: gateway.prefix,
+        meta: entity::AgentMeta { version: "v1.2.3".into(), ..Default::default() },
+        reconnect: quick(),
+        reopen: quick(),
+        retry: quick(),
+        ..KasAgentConfig::new(address, token.into(), 77)
+    }
+}
+
+fn run_agent(config: KasAgentConfig, site: &Site) -> Running {
+    let mut connector = NetConnector::new(Arc::new(NetDialer::default()));
+    connector.subprotocol = "ws-tunnel".into();
+    let api = KubernetesApi::new(config.prefix, "gitlab-agent/test", Arc::new(site.upstream()));
+    let agent = KasAgent::new(config, Arc::new(connector), Services::default().with(api));
+    let stop = CancellationToken::new();
+    let (status, configuration) = (agent.status(), agent.configuration());
+    let task = tokio::spawn(agent.run(stop.clone()));
+    Running { status, configuration, stop, task }
+}
+
+/// One of each, connected.
+async fn connected(over: Over, prefix: Prefix) -> (Gateway, Running, Site) {
+    let site = Site::start().await;
+    let gateway = Gateway::start(over, prefix, Desk::with(&[("t", 7)])).await;
+    let agent = run_agent(agent_config(&gateway, over, "t"), &site);
+    until("two idle tunnels", || gateway.tunnels(7).0 == 2).await;
+    (gateway, agent, site)
+}
+
+fn get(path: &str) -> Request<Body> {
+    Request::get(path).body(Body::empty()).unwrap()
+}
+
+async fn text(response: Response<Body>) -> String {
+    let bytes = within("a body", response.into_body().collect()).await.unwrap().to_bytes();
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+    pairs.iter().map(|(k, v)| (http::HeaderName::from_static(k), v.parse().unwrap())).collect()
+}

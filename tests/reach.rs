@@ -109,7 +109,8 @@ async fn a_request_for_a_site_that_is_not_there_waits_for_it() {
     let asked = tokio::spawn(async move { kubectl.run(&["get", "--raw", "/version"]).await });
     eventually(SOON, "the request to wait", || async {
         let page = metrics(&gateway).await;
-        page.lines().any(|line| line == "tarbet_requests_waiting 1").then_some(())
+        let waiting = page.lines().find_map(|line| line.strip_prefix("tarbet_requests_waiting ")).map(str::to_owned);
+        if waiting.as_deref() == Some("1") { Ok(()) } else { Err(format!("{waiting:?} requests wait")) }
     })
     .await
     .unwrap();
@@ -131,7 +132,8 @@ async fn refusals_name_the_hop_and_the_code() {
     let said = |result: anyhow::Result<String>| format!("{:#}", result.unwrap_err());
 
     // Nobody is there.
-    assert!(said(kubectl.run(&["get", "pods"]).await).contains("TB-1102"));
+    let absent = said(kubectl.run(&["get", "pods"]).await);
+    assert!(absent.contains("TB-1102"), "{absent}");
 
     // A site with a policy of its own.
     let policy = product

@@ -8,7 +8,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -150,18 +150,32 @@ impl Supervisor {
     }
 }
 
-/// Waits for SIGTERM or SIGINT.
-pub async fn signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut terminate), Ok(mut interrupt)) =
-        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        // Without handlers the default action of the signals applies, which also ends the process.
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// SIGTERM and SIGINT, heard from the moment this is made. Cheap to clone.
+#[derive(Clone)]
+pub struct Signals(Arc<Notify>);
+
+impl Signals {
+    /// Begins to listen. Make it before anything else, so that no signal is missed or kills.
+    pub fn listen() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let heard = Arc::new(Notify::new());
+        let bell = Arc::clone(&heard);
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+                bell.notify_one();
+            }
+        });
+        Ok(Self(heard))
+    }
+
+    /// Waits for the next one.
+    pub async fn next(self) {
+        self.0.notified().await;
     }
 }
 

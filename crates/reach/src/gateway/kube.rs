@@ -5,8 +5,8 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue};
-use http::{Request, Response, Uri};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, COOKIE, HeaderName, HeaderValue};
+use http::{Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -22,7 +22,7 @@ use crate::directory::{DirectoryError, Principal, Role};
 use crate::names::SiteName;
 
 /// The service of an agent that stands for the API server of its site.
-pub const SERVICE: &str = "kubernetes";
+pub(crate) const SERVICE: &str = "kubernetes";
 
 const REQUEST_ID: HeaderName = HeaderName::from_static(request::HEADER);
 const CALLER: HeaderName = HeaderName::from_static("tarbet-caller");
@@ -54,12 +54,15 @@ pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
 
 async fn answer(hub: &Hub, request: Request<Incoming>) -> Response<Body> {
     let id = request_id(&request);
+    let discovering = request.headers().get_all(ACCEPT).iter().any(|value| {
+        value.to_str().is_ok_and(|accept| accept.contains("as=APIGroupDiscoveryList"))
+    });
     let begun = Instant::now();
     let result = proxy(hub, id, request).await;
     hub.metrics.routed(result.is_ok(), begun.elapsed());
     let mut response = result.unwrap_or_else(|problem| {
         tracing::info!(request = %id, code = %problem.code, hop = %problem.hop, cause = %problem.cause, "A request failed.");
-        status_object(&problem)
+        if discovering { plain_text(&problem) } else { status_object(&problem) }
     });
     if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
         response.headers_mut().insert(REQUEST_ID, value);
@@ -137,27 +140,46 @@ fn split(uri: &Uri) -> Result<(SiteName, Uri), Problem> {
 
 /// A problem as Kubernetes clients expect it, so that kubectl prints it.
 pub(crate) fn status_object(problem: &Problem) -> Response<Body> {
-    let status = problem.status();
+    let status = kube_status(problem);
     let reason = match status.as_u16() {
         401 => "Unauthorized",
         403 => "Forbidden",
         404 => "NotFound",
         409 => "Conflict",
         429 => "TooManyRequests",
-        503 => "ServiceUnavailable",
-        504 => "Timeout",
         400 => "BadRequest",
         _ => "InternalError",
     };
-    let message = format!("{} [{}; {}; try: {}]", problem.message, problem.code, problem.hop, problem.remedy);
     let object = serde_json::json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "message": message, "reason": reason, "code": status.as_u16(),
+        "message": message(problem), "reason": reason, "code": status.as_u16(),
         "details": {"causes": [{"reason": problem.code, "message": problem.cause, "field": problem.hop}]},
     });
-    let mut response = Response::new(Body::from(object.to_string()));
+    respond(status, "application/json", object.to_string())
+}
+
+/// The same for a client that is discovering the API: client-go drops the message of a Status
+/// object there and keeps that of a text.
+fn plain_text(problem: &Problem) -> Response<Body> {
+    respond(kube_status(problem), "text/plain; charset=utf-8", message(problem))
+}
+
+/// client-go replaces what 503 and 504 say by sentences of its own, and kas answers 502 as well.
+fn kube_status(problem: &Problem) -> StatusCode {
+    match problem.status() {
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => StatusCode::BAD_GATEWAY,
+        status => status,
+    }
+}
+
+fn message(problem: &Problem) -> String {
+    format!("{} [{}; {}; try: {}]", problem.message, problem.code, problem.hop, problem.remedy)
+}
+
+fn respond(status: StatusCode, content_type: &'static str, body: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
-    response.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }
 

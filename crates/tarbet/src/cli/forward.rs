@@ -7,7 +7,8 @@ use tarbet_link::{Address, Dialer, Target, relay};
 use tarbet_reach::client::{self, Client};
 use tarbet_reach::names::SiteName;
 use tarbet_telemetry::codes::ground;
-use tarbet_telemetry::{Problem, supervisor};
+use tarbet_telemetry::Problem;
+use tarbet_telemetry::supervisor::Signals;
 use tokio::net::TcpListener;
 
 use super::endpoint::ServerArgs;
@@ -40,10 +41,13 @@ pub async fn run(args: ForwardArgs) -> Result<(), Problem> {
     })?;
     let address = listener.local_addr().unwrap_or(args.listen);
     crate::output::Format::Table.text(&format!("{address} leads to {} at `{}`. Ctrl-C ends it.", args.target, args.site))?;
+    let signals = Signals::listen().map_err(|error| {
+        Problem::new(&ground::INTERNAL, "The command cannot listen for signals.").because(error.to_string())
+    })?;
     loop {
         let stream = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = supervisor::signal() => return Ok(()),
+            () = signals.clone().next() => return Ok(()),
         };
         let Ok((stream, _)) = stream else { continue };
         let (site, target) = (site.clone(), Target::tcp(args.target.clone()));

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::trace::Traces;
-use tarbet_telemetry::{Health, Metrics, Problem, Stage, Supervisor, log, observe, problem, supervisor};
+use tarbet_telemetry::supervisor::Signals;
+use tarbet_telemetry::{Health, Metrics, Problem, Stage, Supervisor, log, observe, problem};
 use tokio::net::TcpListener;
 
 use crate::config::Config;
@@ -35,11 +36,16 @@ impl Process {
                 .because(error.to_string())
         })?;
         runtime.block_on(async {
+            let signals = Signals::listen().map_err(|error| {
+                Problem::new(&ground::INTERNAL, "The process cannot listen for signals.").because(error.to_string())
+            })?;
             let process = Self::start(role, config)?;
+            let starting = process.health.part("start");
             process.observe(config.observability.listen.unwrap_or(observe_at)).await?;
             build(process.clone()).await?;
+            drop(starting);
             tracing::info!(role, version = env!("CARGO_PKG_VERSION"), "Started.");
-            let ended = process.supervisor.run(config.shutdown.deadline, supervisor::signal).await;
+            let ended = process.supervisor.run(config.shutdown.deadline, || signals.clone().next()).await;
             process.flush().await;
             tracing::info!(role, "Stopped.");
             ended

@@ -29,11 +29,11 @@ pub trait Newer {
 
 /// What a watch noticed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
-    /// An object appeared or changed.
-    Applied(Key),
-    /// An object went.
-    Deleted(Key),
+pub enum Change<V> {
+    /// An object appeared or changed, and is now this.
+    Applied(Arc<V>),
+    /// An object went; it was last seen as this.
+    Deleted(Arc<V>),
     /// The list is complete; sent after the first and any later list.
     Listed,
     /// It hears nothing, for this reason, and tries again.
@@ -119,23 +119,24 @@ impl<V: Newer> Mirror<V> {
         self.held.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn apply(&self, key: Key, value: V) -> bool {
+    fn apply(&self, key: Key, value: V) -> Option<Change<V>> {
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
         match held.get(&key) {
-            Some(known) if known.uid() == value.uid() && known.version() >= value.version() => false,
+            Some(known) if known.uid() == value.uid() && known.version() >= value.version() => None,
             _ => {
-                held.insert(key, Arc::new(value));
-                true
+                let value = Arc::new(value);
+                held.insert(key, Arc::clone(&value));
+                Some(Change::Applied(value))
             }
         }
     }
 
-    fn remove(&self, key: &Key, uid: Option<&str>) -> bool {
+    fn remove(&self, key: &Key, uid: Option<&str>) -> Option<Change<V>> {
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
         match held.get(key) {
             // A successor of the same name may have been listed before its predecessor's end was told.
-            Some(known) if uid.is_none_or(|uid| known.uid() == uid) => held.remove(key).is_some(),
-            _ => false,
+            Some(known) if uid.is_none_or(|uid| known.uid() == uid) => held.remove(key).map(Change::Deleted),
+            _ => None,
         }
     }
 
@@ -161,7 +162,7 @@ pub async fn watch<K, V>(
     Watch { api, config, namespace }: Watch<K>,
     mirror: Mirror<V>,
     keep: impl Fn(K) -> Option<V>,
-    tell: impl Fn(Change),
+    tell: impl Fn(Change<V>),
     stop: CancellationToken,
 ) where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -196,27 +197,20 @@ pub async fn watch<K, V>(
             watcher::Event::Init => unseen = mirror.keys_within(namespace.as_deref()),
             watcher::Event::InitApply(object) | watcher::Event::Apply(object) => {
                 let key = key(&object);
-                if let Some(value) = keep(object) {
-                    unseen.remove(&key);
-                    if mirror.apply(key.clone(), value) {
-                        tell(Change::Applied(key));
+                let change = match keep(object) {
+                    Some(value) => {
+                        unseen.remove(&key);
+                        mirror.apply(key, value)
                     }
-                } else if mirror.remove(&key, None) {
-                    tell(Change::Deleted(key));
-                }
+                    None => mirror.remove(&key, None),
+                };
+                change.into_iter().for_each(&tell);
             }
             watcher::Event::Delete(object) => {
-                let key = key(&object);
-                if mirror.remove(&key, object.meta().uid.as_deref()) {
-                    tell(Change::Deleted(key));
-                }
+                mirror.remove(&key(&object), object.meta().uid.as_deref()).into_iter().for_each(&tell);
             }
             watcher::Event::InitDone => {
-                for key in std::mem::take(&mut unseen) {
-                    if mirror.remove(&key, None) {
-                        tell(Change::Deleted(key));
-                    }
-                }
+                std::mem::take(&mut unseen).iter().filter_map(|key| mirror.remove(key, None)).for_each(&tell);
                 mirror.mark_listed();
                 tell(Change::Listed);
             }
@@ -264,22 +258,25 @@ mod tests {
     #[test]
     fn our_own_write_is_not_undone_by_an_older_event() {
         let mirror = Mirror::default();
-        assert!(mirror.apply(key(), Thing("a", 1)));
+        assert!(mirror.apply(key(), Thing("a", 1)).is_some());
         mirror.refresh("ns", "name", Thing("a", 5));
-        assert!(!mirror.apply(key(), Thing("a", 3)));
+        assert!(mirror.apply(key(), Thing("a", 3)).is_none());
         assert_eq!(*mirror.get("ns", "name").unwrap(), Thing("a", 5));
-        assert!(mirror.apply(key(), Thing("a", 6)));
+        assert!(mirror.apply(key(), Thing("a", 6)).is_some());
     }
 
     #[test]
     fn a_gone_object_stays_gone_and_a_successor_is_another_one() {
         let mirror = Mirror::default();
-        mirror.apply(key(), Thing("a", 9));
-        assert!(mirror.apply(key(), Thing("b", 2)), "another object may have a lower version");
-        assert!(!mirror.remove(&key(), Some("a")), "the late end of the first does not end the second");
+        mirror.apply(key(), Thing("a", 9)).unwrap();
+        assert!(mirror.apply(key(), Thing("b", 2)).is_some(), "another object may have a lower version");
+        assert!(
+            mirror.remove(&key(), Some("a")).is_none(),
+            "the late end of the first does not end the second"
+        );
         mirror.refresh("ns", "name", Thing("a", 12));
         assert_eq!(*mirror.get("ns", "name").unwrap(), Thing("b", 2));
-        assert!(mirror.remove(&key(), Some("b")));
+        assert_eq!(mirror.remove(&key(), Some("b")), Some(Change::Deleted(Arc::new(Thing("b", 2)))));
         mirror.refresh("ns", "name", Thing("b", 20));
         assert!(mirror.is_empty());
     }

@@ -11,8 +11,8 @@ pub use config::{
     VolumeClaim, WatchScope,
 };
 pub use request::{
-    InternalRequest, InternalRequestSpec, InternalRequestStatus, NamedValue, PipelineForm, PipelineRef, QueuePlace,
-    StepLog, Timeouts,
+    InternalRequest, InternalRequestSpec, InternalRequestStatus, NamedValue, PipelineForm, PipelineRef,
+    QueuePlace, StepLog, Timeouts,
 };
 
 /// The definitions to install: both on the private cluster, the first on each remote one.

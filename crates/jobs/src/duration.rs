@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Reads a duration; none is negative.
-pub fn parse(text: &str) -> Option<Duration> {
+pub(crate) fn parse(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);
     }
@@ -34,7 +34,7 @@ pub fn parse(text: &str) -> Option<Duration> {
 }
 
 /// Writes whole seconds as Go does.
-pub fn format(duration: Duration) -> String {
+pub(crate) fn format(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
         (0, 0, s) => format!("{s}s"),
@@ -50,12 +50,18 @@ mod tests {
 
     #[test]
     fn reads_what_callers_send() {
-        for (text, seconds) in
-            [("1h0m0s", 3600.0), ("0h55m0s", 3300.0), ("90s", 90.0), ("1.5h", 5400.0), ("300ms", 0.3), ("0", 0.0)]
-        {
+        for (text, seconds) in [
+            ("1h0m0s", 3600.0),
+            ("0h55m0s", 3300.0),
+            ("90s", 90.0),
+            ("1.5h", 5400.0),
+            ("300ms", 0.3),
+            ("0", 0.0),
+        ] {
             assert_eq!(parse(text), Some(Duration::from_secs_f64(seconds)), "{text}");
         }
-        for text in ["", "abc", "1", "1d", "-1h", "h", "1h ", "1..2h", "1h-5m", "９s", "1e3s", "9999999999h"] {
+        for text in ["", "abc", "1", "1d", "-1h", "h", "1h ", "1..2h", "1h-5m", "９s", "1e3s", "9999999999h"]
+        {
             assert_eq!(parse(text), None, "{text}");
         }
     }

@@ -109,6 +109,16 @@ impl<K: Clone + Eq + Hash + Ord> Turns<K> {
         self.places.iter().filter(|(_, place)| place.waits.is_some()).map(|(key, _)| key.clone()).collect()
     }
 
+    /// How many wait.
+    pub fn waiting_count(&self) -> usize {
+        self.offers.values().flat_map(|line| line.waiting.values()).map(BTreeSet::len).sum()
+    }
+
+    /// Whether the key runs or waits.
+    pub fn knows(&self, key: &K) -> bool {
+        self.places.contains_key(key)
+    }
+
     fn line(&mut self, offer: &str) -> &mut Line<K> {
         self.offers.entry(offer.to_owned()).or_insert_with(|| Line {
             running: 0,
@@ -181,11 +191,12 @@ impl<K: Clone + Ord> Line<K> {
         let ahead = |queue: &BTreeSet<(i64, K)>| queue.range(..(created, key.clone())).count();
         let own = self.waiting.get(tenant).map_or(0, ahead);
         let my_place = self.round.iter().position(|other| other == tenant).unwrap_or(0);
-        let others = self.round.iter().enumerate().filter(|(_, other)| *other != tenant).map(|(place, other)| {
-            let length = self.waiting.get(other).map_or(0, BTreeSet::len);
-            // Those before us in the round go once more than those behind.
-            length.min(own + usize::from(place < my_place))
-        });
+        let others =
+            self.round.iter().enumerate().filter(|(_, other)| *other != tenant).map(|(place, other)| {
+                let length = self.waiting.get(other).map_or(0, BTreeSet::len);
+                // Those before us in the round go once more than those behind.
+                length.min(own + usize::from(place < my_place))
+            });
         u32::try_from(own + others.sum::<usize>() + 1).unwrap_or(u32::MAX)
     }
 }

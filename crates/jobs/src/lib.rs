@@ -8,14 +8,27 @@
 //! `policy` judges, `plan` chooses the next step, `machine` says what is written, `fair` whose
 //! turn it is: all pure. `observe` watches both clusters and `apply` takes the steps.
 
+mod apply;
+mod config;
+mod controller;
 pub mod crd;
 mod duration;
+mod error;
 pub mod fair;
+mod logs;
 pub mod machine;
+mod metrics;
 pub mod names;
+mod observe;
 pub mod params;
 pub mod plan;
 pub mod policy;
+mod redact;
 pub mod request;
 pub mod run;
 pub mod tekton;
+
+pub use config::{Config, LeaderElection, LogConfig, Mistake, RemoteConfig};
+pub use controller::{Controller, Reached, Remote};
+pub use metrics::JobMetrics;
+pub use redact::Redactor;

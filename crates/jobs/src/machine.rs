@@ -139,7 +139,8 @@ pub fn running(before: &Before, run: &str, now: Timestamp) -> Value {
 pub fn ended(before: &Before, run: &str, ending: &Ending, logs: &[StepLog], now: Timestamp) -> Value {
     let size: usize = ending.results.iter().map(|(name, value)| name.len() + value.len()).sum();
     let (phase, message, results) = if size > RESULTS {
-        let message = format!("the results are {size} bytes long, more than the {RESULTS} that can be handed over");
+        let message =
+            format!("the results are {size} bytes long, more than the {RESULTS} that can be handed over");
         (Phase::Failed, message, BTreeMap::new())
     } else {
         (ending.phase(), ending.message.clone(), ending.results.clone())
@@ -173,8 +174,13 @@ pub fn rejected(before: &Before, message: &str, now: Timestamp) -> Value {
 fn conditions_with(before: &Before, phase: Phase, message: &str, now: Timestamp) -> Vec<Condition> {
     let mut list = before.conditions.clone();
     let message = clip(message, MESSAGE);
-    let wanted =
-        conditions::condition(SUCCEEDED, phase == Phase::Succeeded, phase.reason(), message, before.generation);
+    let wanted = conditions::condition(
+        SUCCEEDED,
+        phase == Phase::Succeeded,
+        phase.reason(),
+        message,
+        before.generation,
+    );
     conditions::set(&mut list, wanted, now);
     list.sort_by_key(|condition| condition.type_ != SUCCEEDED);
     list

@@ -62,10 +62,13 @@ pub(crate) fn copied_label(key: &str, more: &[String]) -> bool {
         return false;
     }
     let domain = key.split_once('/').map_or("", |(domain, _)| domain);
-    let known = COPIED_DOMAINS.iter().any(|known| {
-        domain.strip_suffix(known).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-    });
-    known || more.iter().any(|wanted| key == wanted || (wanted.ends_with('/') && key.starts_with(wanted.as_str())))
+    let known = COPIED_DOMAINS
+        .iter()
+        .any(|known| domain.strip_suffix(known).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')));
+    known
+        || more
+            .iter()
+            .any(|wanted| key == wanted || (wanted.ends_with('/') && key.starts_with(wanted.as_str())))
 }
 
 #[cfg(test)]

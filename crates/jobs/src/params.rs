@@ -57,7 +57,9 @@ pub fn check(params: &BTreeMap<String, String>) -> Result<(), String> {
     }
     let total: usize = params.iter().map(|(name, value)| name.len() + value.len()).sum();
     if total > LONGEST_ALL {
-        return Err(format!("the parameters are {total} bytes long, more than the {LONGEST_ALL} that are accepted"));
+        return Err(format!(
+            "the parameters are {total} bytes long, more than the {LONGEST_ALL} that are accepted"
+        ));
     }
     Ok(())
 }

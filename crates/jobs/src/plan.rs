@@ -117,7 +117,9 @@ pub fn plan(sight: &Sight<'_>) -> Step {
 
 fn with_run(request: &Request, run: &Run) -> Step {
     if !run.is_of(request) {
-        return Step::End(Ending::failed("a PipelineRun of the same name exists that belongs to another request"));
+        return Step::End(Ending::failed(
+            "a PipelineRun of the same name exists that belongs to another request",
+        ));
     }
     match &run.ending {
         Some(ending) => Step::End(ending.clone()),
@@ -144,7 +146,9 @@ fn without_run(sight: &Sight<'_>) -> Step {
     if let Some(name) = order.source.local() {
         match sight.pipeline {
             PipelineSight::Unread => return Step::ReadPipeline(name.to_owned()),
-            PipelineSight::Missing => return Step::Reject(format!("No endpoint to handle '{name}' requests")),
+            PipelineSight::Missing => {
+                return Step::Reject(format!("No endpoint to handle '{name}' requests"));
+            }
             PipelineSight::Declares(_) => {}
         }
     }

@@ -112,7 +112,9 @@ fn wish(spec: &InternalRequestSpec) -> Result<Wish<'_>, String> {
         (Some(name), None) => (Asked::Pipeline(name), None),
         (None, Some(form)) => (Asked::Resolver(&form.pipeline_ref), Some(form)),
         (Some(_), Some(_)) => return Err("spec.request and spec.pipeline cannot both be given".to_owned()),
-        (None, None) => return Err("neither spec.request nor spec.pipeline says which pipeline to run".to_owned()),
+        (None, None) => {
+            return Err("neither spec.request nor spec.pipeline says which pipeline to run".to_owned());
+        }
     };
     let mut params = spec.params.clone().unwrap_or_default();
     for NamedValue { name, value } in form.and_then(|form| form.params.as_ref()).into_iter().flatten() {
@@ -149,7 +151,9 @@ fn service_account(
     match (wish.service_account, pinned) {
         (None, pinned) => Ok(pinned.map(str::to_owned)),
         (Some(wanted), Some(pinned)) if wanted == pinned => Ok(Some(pinned.to_owned())),
-        (Some(wanted), Some(_)) => Err(format!("the service account ({wanted}) is not the one this pipeline is offered with")),
+        (Some(wanted), Some(_)) => {
+            Err(format!("the service account ({wanted}) is not the one this pipeline is offered with"))
+        }
         (Some(wanted), None) if config.allowed_service_accounts.iter().any(|allowed| allowed == wanted) => {
             Ok(Some(wanted.to_owned()))
         }
@@ -163,18 +167,22 @@ fn service_account(
 fn timeouts(wished: &Timeouts, offer: Option<&Offer>) -> Result<Timeouts, String> {
     let read = |field: &str, text: &Option<String>| -> Result<Option<Duration>, String> {
         text.as_deref().filter(|text| !text.is_empty()).map_or(Ok(None), |text| {
-            let message = || format!("spec.timeouts.{field} {} is not a duration such as 1h30m", quoted(text));
+            let message =
+                || format!("spec.timeouts.{field} {} is not a duration such as 1h30m", quoted(text));
             duration::parse(text).map(Some).ok_or_else(message)
         })
     };
-    let (pipeline, tasks, finally) =
-        (read("pipeline", &wished.pipeline)?, read("tasks", &wished.tasks)?, read("finally", &wished.finally)?);
+    let (pipeline, tasks, finally) = (
+        read("pipeline", &wished.pipeline)?,
+        read("tasks", &wished.tasks)?,
+        read("finally", &wished.finally)?,
+    );
     let Some(deadline) = offer.and_then(|offer| offer.deadline.as_deref()) else {
         return Ok(wished.clone());
     };
-    let deadline = duration::parse(deadline)
-        .filter(|deadline| !deadline.is_zero())
-        .ok_or("the deadline of this offer is not a duration; the administrator of the private side must correct it")?;
+    let deadline = duration::parse(deadline).filter(|deadline| !deadline.is_zero()).ok_or(
+        "the deadline of this offer is not a duration; the administrator of the private side must correct it",
+    )?;
     // Zero means without end.
     let within = |time: Option<Duration>| time.filter(|time| !time.is_zero() && *time <= deadline);
     if within(pipeline).is_some() && tasks.is_none_or(|time| within(Some(time)).is_some()) {

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::core::DeserializeGuard;
-use kube::{Resource, ResourceExt};
+use kube::Resource;
+use kube::core::DynamicObject;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tarbet_cluster::{Newer, finalizer};
 
-use crate::crd::{InternalRequest, InternalRequestSpec};
+use crate::crd::{InternalRequest, InternalRequestSpec, InternalRequestStatus};
 use crate::machine::{Before, Phase};
 use crate::names::REQUEST_FINALIZER;
 
@@ -77,23 +79,20 @@ impl Newer for Request {
 }
 
 impl Request {
-    /// What is kept of a request object.
-    pub fn keep(remote: &Arc<str>, object: DeserializeGuard<InternalRequest>) -> Self {
-        let (meta, parsed) = match object.0 {
-            Ok(mut request) => {
-                let meta = std::mem::take(request.meta_mut());
-                (meta, Ok(request))
-            }
-            // The status of an object we cannot read is unknown; writing a rejection over it is safe,
-            // because nothing was ever started for it.
-            Err(invalid) => (invalid.metadata, Err(invalid.error)),
-        };
-        let (spec, status) = match parsed {
-            Ok(InternalRequest { spec, status, .. }) => (Ok(Box::new(spec)), status.unwrap_or_default()),
-            Err(error) => (Err(error), Default::default()),
+    /// What is kept of a request object. Spec and status are read apart and the status field by
+    /// field, so that an odd one hides neither the other nor what we wrote ourselves.
+    pub fn keep(remote: &Arc<str>, object: DynamicObject) -> Self {
+        let DynamicObject { metadata: meta, mut data, .. } = object;
+        let mut status = data.get_mut("status").map(Value::take).unwrap_or_default();
+        let status = InternalRequestStatus {
+            conditions: field(&mut status, "conditions"),
+            start_time: field(&mut status, "startTime"),
+            queue: field(&mut status, "queue"),
+            ..InternalRequestStatus::default()
         };
         let phase = Phase::of(&status);
-        let others = meta.finalizers.iter().flatten().filter(|known| *known != REQUEST_FINALIZER).cloned().collect();
+        let others =
+            meta.finalizers.iter().flatten().filter(|known| *known != REQUEST_FINALIZER).cloned().collect();
         let mut kept = Self {
             key: Key {
                 remote: Arc::clone(remote),
@@ -113,7 +112,10 @@ impl Request {
         };
         if !phase.is_final() {
             kept.labels = meta.labels.unwrap_or_default();
-            kept.spec = spec;
+            kept.spec = match data.get_mut("spec").map(Value::take) {
+                None => Err("it has no spec".to_owned()),
+                Some(spec) => serde_json::from_value(spec).map(Box::new).map_err(|error| error.to_string()),
+            };
             kept.before = Before {
                 conditions: status.conditions,
                 generation: meta.generation,
@@ -152,7 +154,55 @@ impl Request {
     }
 }
 
-/// The version of an object as a number.
-pub(crate) fn version(object: &impl ResourceExt) -> u64 {
-    object.resource_version().and_then(|text| text.parse().ok()).unwrap_or(0)
+fn field<T: DeserializeOwned + Default>(of: &mut Value, name: &str) -> T {
+    of.get_mut(name).map(Value::take).and_then(|value| serde_json::from_value(value).ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn keep(object: Value) -> Request {
+        Request::keep(&"remote".into(), serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn an_odd_spec_does_not_hide_that_it_was_rejected() {
+        let condition = json!({ "type": "Succeeded", "status": "False", "reason": "Rejected", "message": "",
+                                "lastTransitionTime": "2026-01-01T00:00:00Z" });
+        for spec in [json!(null), json!(7), json!({ "params": ["x"] }), json!({ "timeouts": "soon" })] {
+            let odd = json!({ "metadata": { "name": "odd" }, "spec": spec });
+            assert!(keep(odd.clone()).spec.is_err(), "{odd}");
+            let mut told = odd;
+            told["status"] = json!({ "conditions": [condition], "results": 7, "queue": "?" });
+            assert_eq!(keep(told).phase, Phase::Rejected);
+        }
+        assert_eq!(keep(json!({ "metadata": { "name": "bare" } })).spec.unwrap_err(), "it has no spec");
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i32>().prop_map(Value::from),
+            "[a-z]{0,6}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 24, 4, |inner| {
+            let key = "(request|pipeline|pipelineRef|resolver|params|timeouts|conditions|queue|[a-z]{1,3})";
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                proptest::collection::btree_map(key, inner, 0..4).prop_map(|map| json!(map)),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn any_object_is_kept_without_panic(spec in any_json(), status in any_json()) {
+            let kept = keep(json!({ "metadata": { "name": "x", "namespace": "y" }, "spec": spec, "status": status }));
+            prop_assert_eq!(kept.key.name.as_str(), "x");
+        }
+    }
 }

@@ -11,8 +11,8 @@ use tarbet_cluster::Newer;
 use crate::crd::{InternalServicesConfigSpec, NamedValue, Timeouts};
 use crate::machine::Ending;
 use crate::names::{
-    ANNOTATION_OFFER, ANNOTATION_OWNER, ANNOTATION_OWNER_TYPE, LABEL_NAME, LABEL_NAMESPACE, LABEL_REMOTE, LABEL_TYPE,
-    LABEL_UID, OWNER_TYPE, RUN_FINALIZER, SUCCEEDED, copied_label, label_value, run_name,
+    ANNOTATION_OFFER, ANNOTATION_OWNER, ANNOTATION_OWNER_TYPE, LABEL_NAME, LABEL_NAMESPACE, LABEL_REMOTE,
+    LABEL_TYPE, LABEL_UID, OWNER_TYPE, RUN_FINALIZER, SUCCEEDED, copied_label, label_value, run_name,
 };
 use crate::policy::{Order, PipelineSource};
 use crate::request::{Key, Request};
@@ -91,12 +91,16 @@ fn ending(run: &PipelineRun) -> Option<Ending> {
     match condition.status.as_str() {
         "True" => {
             let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            let results = status.results.iter().map(|result| (result.name.clone(), text(&result.value))).collect();
+            let results =
+                status.results.iter().map(|result| (result.name.clone(), text(&result.value))).collect();
             Some(Ending { succeeded: true, message: String::new(), results, started })
         }
         "False" => {
-            let message =
-                if condition.message.is_empty() { condition.reason.clone() } else { condition.message.clone() };
+            let message = if condition.message.is_empty() {
+                condition.reason.clone()
+            } else {
+                condition.message.clone()
+            };
             Some(Ending { started, ..Ending::failed(message) })
         }
         _ => None,

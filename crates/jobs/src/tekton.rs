@@ -62,7 +62,14 @@ pub struct RunResult {
 
 /// The spec of a Pipeline.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, CustomResource)]
-#[kube(group = "tekton.dev", version = "v1", kind = "Pipeline", plural = "pipelines", namespaced, schema = "disabled")]
+#[kube(
+    group = "tekton.dev",
+    version = "v1",
+    kind = "Pipeline",
+    plural = "pipelines",
+    namespaced,
+    schema = "disabled"
+)]
 #[serde(default)]
 pub struct PipelineSpec {
     /// The workspaces it declares.

@@ -17,11 +17,12 @@ mod kubeconfig;
 mod kubectl;
 mod pair;
 mod ports;
-pub mod product;
 mod process;
+pub mod product;
 mod redis;
 mod sentinel;
 mod slurm;
+mod tekton;
 mod tools;
 
 pub use certs::{Authority, CertificateFiles, Issued, Subject};
@@ -37,3 +38,4 @@ pub use process::{Process, ProcessId, Program};
 pub use redis::{Persistence, Redis, RedisOptions, TlsMode};
 pub use sentinel::{SentinelOptions, Sentinels};
 pub use slurm::{Slurm, SlurmOptions};
+pub use tekton::Tekton;

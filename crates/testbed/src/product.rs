@@ -58,7 +58,12 @@ impl Product {
             .output()
             .await?;
         if !output.status.success() {
-            bail!("tarbet {} ended with {}: {}", args.join(" "), output.status, String::from_utf8_lossy(&output.stderr));
+            bail!(
+                "tarbet {} ended with {}: {}",
+                args.join(" "),
+                output.status,
+                String::from_utf8_lossy(&output.stderr)
+            );
         }
         Ok(String::from_utf8(output.stdout)?)
     }
@@ -94,7 +99,13 @@ impl Product {
     }
 
     /// Starts an agent with this token that dials these gateways, and waits until it has a link.
-    pub async fn agent(&self, name: &str, token: &str, gateways: &[&Gateway], extra: &[&str]) -> Result<Agent> {
+    pub async fn agent(
+        &self,
+        name: &str,
+        token: &str,
+        gateways: &[&Gateway],
+        extra: &[&str],
+    ) -> Result<Agent> {
         let ports = Lease::block(1)?;
         let token = self.folder.write(&format!("{name}.token"), token)?;
         let observe = format!("127.0.0.1:{}", ports.port(0));
@@ -175,5 +186,9 @@ async fn ready(port: u16) -> Result<()> {
     stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
-    if answer.starts_with("HTTP/1.1 200") { Ok(()) } else { bail!("{}", answer.lines().last().unwrap_or_default()) }
+    if answer.starts_with("HTTP/1.1 200") {
+        Ok(())
+    } else {
+        bail!("{}", answer.lines().last().unwrap_or_default())
+    }
 }

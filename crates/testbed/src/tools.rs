@@ -35,15 +35,25 @@ pub(crate) async fn slurm(program: &str) -> Result<PathBuf> {
 
 /// The one program that is apiserver, controller-manager, scheduler and kubectl.
 pub(crate) async fn kube() -> Result<PathBuf> {
-    let cache = match (env::var_os("TARBET_CACHE"), env::var_os("HOME")) {
-        (Some(cache), _) => PathBuf::from(cache),
-        (None, Some(home)) => Path::new(&home).join(".cache/tarbet"),
+    let program = cache()?.join("kube/kube");
+    installed("kube", || program.is_file().then(|| program.clone())).await
+}
+
+/// The folder with Tekton's program, the programs of its images and its manifests.
+pub(crate) async fn tekton() -> Result<PathBuf> {
+    let home = cache()?.join("tekton");
+    installed("tekton", || home.join("tekton").is_file().then(|| home.clone())).await
+}
+
+/// Where built programs are.
+fn cache() -> Result<PathBuf> {
+    match (env::var_os("TARBET_CACHE"), env::var_os("HOME")) {
+        (Some(cache), _) => Ok(PathBuf::from(cache)),
+        (None, Some(home)) => Ok(Path::new(&home).join(".cache/tarbet")),
         (None, None) => {
             bail!("neither TARBET_CACHE nor HOME is set, so there is no folder for built programs")
         }
-    };
-    let program = cache.join("kube/kube");
-    installed("kube", || program.is_file().then(|| program.clone())).await
+    }
 }
 
 /// The program as `find` sees it, after `tools/install PART` if it had to be.

@@ -9,4 +9,5 @@ mod it {
     mod redis;
     mod sentinel;
     mod slurm;
+    mod tekton;
 }

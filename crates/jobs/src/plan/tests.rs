@@ -7,14 +7,11 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 fn request(phase: Phase) -> Request {
-    let mut object: crate::crd::InternalRequest = serde_json::from_value(serde_json::json!({
-        "apiVersion": "appstudio.redhat.com/v1alpha1", "kind": "InternalRequest",
-        "metadata": { "name": "r", "namespace": "team-a", "uid": "u-1", "resourceVersion": "1" },
+    let object = serde_json::json!({
+        "metadata": { "name": "r", "namespace": "team-a", "uid": "u-1", "resourceVersion": "1", "generation": 1 },
         "spec": { "request": "build" },
-    }))
-    .unwrap();
-    object.metadata.generation = Some(1);
-    let mut request = Request::keep(&"remote".into(), kube::core::DeserializeGuard(Ok(object)));
+    });
+    let mut request = Request::keep(&"remote".into(), serde_json::from_value(object).unwrap());
     request.phase = phase;
     request.before = Before::default();
     request
@@ -248,7 +245,10 @@ impl World {
             Step::End(ending) => self.write(ending.phase(), "end"),
             Step::Reject(_) => self.write(Phase::Rejected, "end"),
             Step::Dismiss | Step::Cancel => {
-                assert!(request.deleting || request.phase.is_final(), "a run is deleted only after the end is written");
+                assert!(
+                    request.deleting || request.phase.is_final(),
+                    "a run is deleted only after the end is written"
+                );
                 self.delete_run();
                 self.let_run_go();
                 self.shown = None;

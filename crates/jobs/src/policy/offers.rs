@@ -69,7 +69,8 @@ fn without_offer<'a>(
             if let Some(other) = asked.keys().find(|name| !GIT_PARAMS.contains(*name)) {
                 return Err(format!("the git resolver parameter {} is not allowed", quoted(other)));
             }
-            let source = PipelineSource::Resolver { name: "git".to_owned(), params: reference.params.clone() };
+            let source =
+                PipelineSource::Resolver { name: "git".to_owned(), params: reference.params.clone() };
             Ok(Granted { name: git_name(asked), offer: None, source })
         }
         other => Err(format!(
@@ -112,7 +113,9 @@ fn by_resolver<'a>(
 ) -> Option<Result<Granted<'a>, String>> {
     let mut nearest = None;
     for offer in &config.offers {
-        let Some(offered) = offer.resolver.as_ref().filter(|offered| offered.name == resolver) else { continue };
+        let Some(offered) = offer.resolver.as_ref().filter(|offered| offered.name == resolver) else {
+            continue;
+        };
         match pinned(offered, asked) {
             Ok(_) if !admits(offer, namespace) => nearest = Some(Err(not_for(&offer.pipeline, namespace))),
             Ok(params) => {
@@ -163,13 +166,19 @@ pub(super) fn check_params(offer: &Offer, params: &BTreeMap<String, String>) -> 
         if let Some(pattern) = &param.pattern
             && !matches(pattern, value)?
         {
-            return Err(format!("the value of the parameter {} is not one the offer {} takes", quoted(name), quoted(&offer.pipeline)));
+            return Err(format!(
+                "the value of the parameter {} is not one the offer {} takes",
+                quoted(name),
+                quoted(&offer.pipeline)
+            ));
         }
     }
     match offered.iter().find(|param| param.required && !params.contains_key(&param.name)) {
-        Some(missing) => {
-            Err(format!("the offer {} needs the parameter {}", quoted(&offer.pipeline), quoted(&missing.name)))
-        }
+        Some(missing) => Err(format!(
+            "the offer {} needs the parameter {}",
+            quoted(&offer.pipeline),
+            quoted(&missing.name)
+        )),
         None => Ok(()),
     }
 }

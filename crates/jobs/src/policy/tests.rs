@@ -11,9 +11,13 @@ fn request(name: &str) -> InternalRequestSpec {
 }
 
 fn resolver(name: &str, params: &[(&str, &str)]) -> InternalRequestSpec {
-    let params = params.iter().map(|&(name, value)| NamedValue { name: name.into(), value: value.into() }).collect();
+    let params =
+        params.iter().map(|&(name, value)| NamedValue { name: name.into(), value: value.into() }).collect();
     let pipeline_ref = PipelineRef { resolver: name.into(), params };
-    InternalRequestSpec { pipeline: Some(PipelineForm { pipeline_ref, ..Default::default() }), ..Default::default() }
+    InternalRequestSpec {
+        pipeline: Some(PipelineForm { pipeline_ref, ..Default::default() }),
+        ..Default::default()
+    }
 }
 
 fn refused(spec: &InternalRequestSpec, config: &InternalServicesConfigSpec) -> String {
@@ -66,7 +70,11 @@ fn offer() -> Offer {
         pipeline: "sign".into(),
         namespaces: vec!["team-a".into()],
         params: Some(vec![
-            OfferedParam { name: "image".into(), pattern: Some("[a-z./]+@sha256:[0-9a-f]{4}".into()), required: true },
+            OfferedParam {
+                name: "image".into(),
+                pattern: Some("[a-z./]+@sha256:[0-9a-f]{4}".into()),
+                required: true,
+            },
             OfferedParam { name: "note".into(), ..Default::default() },
         ]),
         service_account: Some("signer".into()),
@@ -89,7 +97,11 @@ fn an_offer_pins_who_what_and_as_whom() {
     assert_eq!((order.limit, order.service_account.as_deref()), (Some(2), Some("signer")));
     assert_eq!(order.timeouts.pipeline.as_deref(), Some("1h0m0s"));
 
-    assert!(judge("team-b", &sign(&[image]), &config).unwrap_err().contains("not offered to the namespace (team-b)"));
+    assert!(
+        judge("team-b", &sign(&[image]), &config)
+            .unwrap_err()
+            .contains("not offered to the namespace (team-b)")
+    );
     assert!(refused(&sign(&[]), &config).contains("needs the parameter \"image\""));
     assert!(refused(&sign(&[image, ("other", "")]), &config).contains("takes no parameter \"other\""));
     for value in ["x", "a@sha256:00ff\n", "\na@sha256:00ff", "a@sha256:00ff0", "A@sha256:00ff"] {
@@ -118,7 +130,8 @@ fn a_resolver_is_offered_with_its_parameters_pinned() {
             pin("kind", Some("pipeline"), None),
         ],
     };
-    let offers = vec![Offer { pipeline: "bundled".into(), resolver: Some(resolver_offer), ..Default::default() }];
+    let offers =
+        vec![Offer { pipeline: "bundled".into(), resolver: Some(resolver_offer), ..Default::default() }];
     let config = InternalServicesConfigSpec { offers, ..config() };
     let order = judge("team-a", &resolver("bundles", &[("bundle", "quay.io/ours/x")]), &config).unwrap();
     let PipelineSource::Resolver { params, .. } = order.source else { panic!("{order:?}") };
@@ -158,11 +171,17 @@ fn the_second_place_for_parameters_account_and_times_counts_too() {
 #[test]
 fn times_that_are_none_are_refused_and_deadlines_hold() {
     let with = |pipeline: &str, tasks: Option<&str>| InternalRequestSpec {
-        timeouts: Some(Timeouts { pipeline: Some(pipeline.into()), tasks: tasks.map(Into::into), finally: None }),
+        timeouts: Some(Timeouts {
+            pipeline: Some(pipeline.into()),
+            tasks: tasks.map(Into::into),
+            finally: None,
+        }),
         ..sign(&[("image", "a@sha256:00ff")])
     };
-    assert!(refused(&InternalRequestSpec { timeouts: with("abc", None).timeouts, ..request("build") }, &config())
-        .contains("spec.timeouts.pipeline \"abc\" is not a duration"));
+    assert!(
+        refused(&InternalRequestSpec { timeouts: with("abc", None).timeouts, ..request("build") }, &config())
+            .contains("spec.timeouts.pipeline \"abc\" is not a duration")
+    );
     let config = InternalServicesConfigSpec { offers: vec![offer()], ..config() };
     for (pipeline, tasks, expected) in [
         ("30m", None, ("30m", None)),
@@ -171,14 +190,21 @@ fn times_that_are_none_are_refused_and_deadlines_hold() {
         ("30m", Some("0"), ("30m0s", Some("30m0s"))),
     ] {
         let times = judge("team-a", &with(pipeline, tasks), &config).unwrap().timeouts;
-        assert_eq!((times.pipeline.as_deref().unwrap(), times.tasks.as_deref()), expected, "{pipeline} {tasks:?}");
+        assert_eq!(
+            (times.pipeline.as_deref().unwrap(), times.tasks.as_deref()),
+            expected,
+            "{pipeline} {tasks:?}"
+        );
     }
 }
 
 #[test]
 fn a_request_that_says_nothing_or_too_much_is_refused() {
     assert!(refused(&InternalRequestSpec::default(), &config()).contains("neither"));
-    assert!(refused(&InternalRequestSpec { request: Some(String::new()), ..Default::default() }, &config()).contains("neither"));
+    assert!(
+        refused(&InternalRequestSpec { request: Some(String::new()), ..Default::default() }, &config())
+            .contains("neither")
+    );
     let mut both = resolver("cluster", &[("name", "x")]);
     both.request = Some("x".into());
     assert!(refused(&both, &config()).contains("both"));

@@ -1,19 +1,17 @@
 use super::*;
-use crate::crd::InternalRequest;
 use crate::names::REQUEST_FINALIZER;
 use crate::policy::judge;
 use proptest::prelude::*;
 
 fn object(name: &str, labels: &[(&str, &str)], spec: Value) -> Request {
     let labels: BTreeMap<&str, &str> = labels.iter().copied().collect();
-    let object: InternalRequest = serde_json::from_value(json!({
-        "apiVersion": "appstudio.redhat.com/v1alpha1", "kind": "InternalRequest",
+    let object = serde_json::from_value(json!({
         "metadata": { "name": name, "namespace": "team-a", "uid": "7d1f0a52-0000-4000-8000-000000000000",
                       "labels": labels, "finalizers": ["a", REQUEST_FINALIZER] },
         "spec": spec,
     }))
     .unwrap();
-    Request::keep(&"public".into(), DeserializeGuard(Ok(object)))
+    Request::keep(&"public".into(), object)
 }
 
 fn config() -> InternalServicesConfigSpec {
@@ -28,7 +26,8 @@ fn built(request: &Request, declared: Option<&[String]>) -> Value {
 #[test]
 fn the_run_of_a_request_in_the_first_form() {
     let labels = [("app", "vault"), ("internal-services.appstudio.openshift.io/pipelinerun-uid", "u")];
-    let request = object("example", &labels, json!({ "request": "build", "params": { "b": "2", "a": "$x `id`" } }));
+    let request =
+        object("example", &labels, json!({ "request": "build", "params": { "b": "2", "a": "$x `id`" } }));
     let run = built(&request, Some(&["workspace".to_owned()]));
     assert_eq!(
         run,
@@ -105,7 +104,8 @@ fn kept(status: Value) -> Run {
 
 #[test]
 fn what_is_kept_says_whose_it_is_and_how_it_ended() {
-    let running = kept(json!({ "conditions": [{ "type": "Succeeded", "status": "Unknown", "reason": "Running" }] }));
+    let running =
+        kept(json!({ "conditions": [{ "type": "Succeeded", "status": "Unknown", "reason": "Running" }] }));
     assert_eq!(running.serves, Some(Key::new("public", "team-a", "example")));
     assert_eq!((running.version, running.kept, running.ending.is_some()), (41, true, false));
 
@@ -119,7 +119,9 @@ fn what_is_kept_says_whose_it_is_and_how_it_ended() {
     let results: Vec<(&str, &str)> = ending.results.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     assert_eq!(results, [("a", "text"), ("b", r#"["x","y"]"#), ("c", r#"{"k":"v"}"#)]);
 
-    let failed = kept(json!({ "conditions": [{ "type": "Succeeded", "status": "False", "reason": "PipelineRunTimeout", "message": "" }] }));
+    let failed = kept(
+        json!({ "conditions": [{ "type": "Succeeded", "status": "False", "reason": "PipelineRunTimeout", "message": "" }] }),
+    );
     assert_eq!(failed.ending.unwrap().message, "PipelineRunTimeout");
 }
 

@@ -1,0 +1,491 @@
+//! The controller: watches both sides and brings each request to its end.
+//!
+//! One task watches each kind on each side, one runs the queue; all of them belong to the term of
+//! leadership and end with it. Nothing is kept over a term: the next one starts from the clusters.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, join_all};
+use kube::Client;
+use tarbet_cluster::{Change, Election, Events, Outcome, Queue, Term, Timings};
+use tarbet_telemetry::Health;
+use tarbet_telemetry::health::Part;
+use tokio::sync::watch as channel;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::{Config, LeaderElection};
+use crate::crd::InternalServicesConfigSpec;
+use crate::error::JobError;
+use crate::fair::{Turn, Turns};
+use crate::logs::Logs;
+use crate::metrics::JobMetrics;
+use crate::names::run_name;
+use crate::observe::{LocalSide, RemoteSide, Scope};
+use crate::plan::{PipelineSight, RunSight, Sight, Step, plan};
+use crate::request::{Key, Request};
+use crate::run::Run;
+
+/// Steps of one look at a request: more than any way through the plan takes.
+const STEPS: usize = 24;
+
+/// Called with the name of each step before and after it is taken, to die there in tests.
+pub type Reached = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// A cluster whose requests are served.
+#[derive(Clone)]
+pub struct Remote {
+    /// Its name.
+    pub name: String,
+    /// How it is reached.
+    pub client: Client,
+}
+
+/// The controller, ready to run.
+#[derive(Clone)]
+pub struct Controller {
+    config: Config,
+    local: Client,
+    remotes: Vec<Remote>,
+    metrics: JobMetrics,
+    health: Health,
+    identity: String,
+    reached: Reached,
+}
+
+impl Controller {
+    /// A controller of the private cluster `local` for the requests of `remotes`. `identity` tells
+    /// this replica from others.
+    pub fn new(
+        config: Config,
+        local: Client,
+        remotes: Vec<Remote>,
+        metrics: JobMetrics,
+        health: Health,
+        identity: impl Into<String>,
+    ) -> Self {
+        Self { config, local, remotes, metrics, health, identity: identity.into(), reached: Arc::new(|_| {}) }
+    }
+
+    /// Calls `reached` at every boundary of a step.
+    #[must_use]
+    pub fn with_reached(mut self, reached: Reached) -> Self {
+        self.reached = reached;
+        self
+    }
+
+    /// Works until `stop`, or whenever this replica leads.
+    pub async fn run(&self, stop: CancellationToken) {
+        let LeaderElection { enabled, id, duration, renew, retry } = self.config.leader_election.clone();
+        if !enabled {
+            return self.work(Term::alone(stop)).await;
+        }
+        let part = Arc::new(self.health.part("leadership"));
+        // A replica that stands by does its work by standing by.
+        part.ready();
+        let timings = Timings { duration, renew, retry };
+        let election =
+            Election::new(self.local.clone(), &self.config.namespace, &id, &self.identity, timings);
+        election.lead(stop, |term| self.work(term)).await;
+        drop(part);
+    }
+
+    async fn work(&self, term: Term) {
+        let remotes = self.remotes.iter().map(|remote| RemoteSide::new(&remote.name, remote.client.clone()));
+        let events = |client: &Client| Events::new(client.clone(), "tarbet-jobs");
+        let remote_events = self.config.remote_events.then(|| {
+            self.remotes
+                .iter()
+                .map(|remote| (Arc::from(remote.name.as_str()), events(&remote.client)))
+                .collect()
+        });
+        let shared = Arc::new(Shared {
+            local: LocalSide::new(self.local.clone(), &self.config.namespace),
+            remotes: remotes.collect(),
+            queue: Queue::default(),
+            turns: Mutex::default(),
+            logs: Logs::new(self.local.clone(), &self.config.namespace, self.config.logs.clone()),
+            events: events(&self.local),
+            remote_events: remote_events.unwrap_or_default(),
+            metrics: self.metrics.clone(),
+            reached: Arc::clone(&self.reached),
+            aside: TaskTracker::new(),
+        });
+        shared.run(&self.health, self.config.workers, term.ended().clone()).await;
+    }
+}
+
+/// What is looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Work {
+    /// A request.
+    Request(Key),
+    /// A run whose request seems to be gone, by name.
+    Stray(String),
+}
+
+/// Everything one term of leadership shares.
+pub(crate) struct Shared {
+    pub(crate) local: LocalSide,
+    remotes: Vec<RemoteSide>,
+    queue: Queue<Work>,
+    turns: Mutex<Turns<Key>>,
+    pub(crate) logs: Logs,
+    pub(crate) events: Events,
+    pub(crate) remote_events: HashMap<Arc<str>, Events>,
+    pub(crate) metrics: JobMetrics,
+    reached: Reached,
+    pub(crate) aside: TaskTracker,
+}
+
+/// What one look has found out so far.
+#[derive(Default)]
+struct Look {
+    run: Option<Option<Arc<Run>>>,
+    config: Option<Arc<InternalServicesConfigSpec>>,
+    pipeline: Option<Option<Vec<String>>>,
+    turn: Option<Turn>,
+}
+
+impl Shared {
+    async fn run(self: &Arc<Self>, health: &Health, workers: usize, stop: CancellationToken) {
+        let (scopes, scope) = channel::channel(Scope::All);
+        let private = Signal::new(health, "private cluster");
+        let names: Vec<Arc<str>> = self.remotes.iter().map(|remote| Arc::clone(&remote.name)).collect();
+        let local: Vec<BoxFuture<'_, ()>> = vec![
+            self.local
+                .watch_runs(&names, |change| self.run_changed(&private.heard(change, 0)), stop.clone())
+                .boxed(),
+            self.local.watch_pipelines(|change| drop(private.heard(change, 1)), stop.clone()).boxed(),
+            self.local
+                .watch_config(scopes, |change| self.config_changed(&private.heard(change, 2)), stop.clone())
+                .boxed(),
+        ];
+        let remote = async {
+            // Requests are judged by what is on this side, so this side is known first.
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.local.listed() => {}
+            }
+            self.count_runs();
+            let watches = self.remotes.iter().map(|remote| {
+                let signal = Signal::new(health, &format!("remote {}", remote.name));
+                let scope = scope.clone();
+                let stop = stop.clone();
+                async move {
+                    let tell = |change| self.request_changed(remote, &signal.heard(change, 0));
+                    remote.watch(scope, tell, stop).await;
+                }
+            });
+            let shared = Arc::clone(self);
+            let work = self.queue.run(workers, stop.clone(), move |work| Arc::clone(&shared).look(work));
+            tokio::join!(join_all(watches), work);
+        };
+        tokio::join!(join_all(local), remote);
+        self.aside.close();
+        self.aside.wait().await;
+    }
+
+    /// Counts the runs that are there from before, so that limits hold after a restart too.
+    fn count_runs(&self) {
+        let going = self.local.runs.select(|_, _, run| {
+            run.serves
+                .clone()
+                .filter(|_| run.ending.is_none() && !run.deleting)
+                .map(|key| (key, run.offer.clone()))
+        });
+        let mut turns = self.turns();
+        for (key, offer) in going {
+            turns.hold(&key, &offer);
+        }
+        drop(turns);
+        self.measure();
+    }
+
+    fn request_changed(&self, remote: &RemoteSide, change: &Change<Request>) {
+        match change {
+            Change::Applied(request) => {
+                // Thousands may be over; most need nothing any more.
+                let idle = request.phase.is_final() && !request.deleting && !self.turns().knows(&request.key);
+                let run =
+                    || self.local.runs.get(&self.local.namespace, &run_name(&remote.name, &request.uid));
+                if !idle || run().is_some() {
+                    self.queue.add(Work::Request(request.key.clone()));
+                }
+            }
+            Change::Deleted(request) => {
+                self.queue.add(Work::Request(request.key.clone()));
+                self.queue.add(Work::Stray(run_name(&remote.name, &request.uid)));
+            }
+            Change::Listed => {
+                for name in
+                    self.local.runs.select(|_, name, run| self.is_stray(remote, run).then(|| name.to_owned()))
+                {
+                    self.queue.add(Work::Stray(name));
+                }
+            }
+            Change::Failing(_) | Change::Back => {}
+        }
+        self.metrics.depth(self.queue.depth());
+    }
+
+    /// Whether the request of a run is not to be seen on this remote.
+    fn is_stray(&self, remote: &RemoteSide, run: &Run) -> bool {
+        run.serves.as_ref().is_some_and(|key| {
+            let known = || remote.requests.get(&key.namespace, &key.name);
+            key.remote == remote.name && known().is_none_or(|request| request.uid != run.request_uid)
+        })
+    }
+
+    fn run_changed(&self, change: &Change<Run>) {
+        let (Change::Applied(run) | Change::Deleted(run)) = change else { return };
+        let Some(key) = &run.serves else { return };
+        let Some(remote) = self.remote(key).filter(|remote| remote.requests.is_listed()) else { return };
+        if self.is_stray(remote, run) {
+            self.queue.add(Work::Stray(run.name.clone()));
+        } else if run.ending.is_some() || run.deleting || matches!(change, Change::Deleted(_)) {
+            self.queue.add(Work::Request(key.clone()));
+        }
+    }
+
+    /// Looks again at everything that waits: the line may move, or the answer be another one.
+    fn config_changed(&self, change: &Change<()>) {
+        if matches!(change, Change::Applied(_) | Change::Deleted(_)) {
+            let waiting = self.turns().waiting();
+            waiting.into_iter().for_each(|key| self.queue.add(Work::Request(key)));
+        }
+    }
+
+    async fn look(self: Arc<Self>, work: Work) -> Outcome {
+        let outcome = match &work {
+            Work::Request(key) => self.reconcile(key).await,
+            Work::Stray(run) => self.stray(run).await,
+        };
+        self.metrics.depth(self.queue.depth());
+        match outcome {
+            Ok(outcome) => {
+                self.metrics.reconciled("success");
+                outcome
+            }
+            Err(error) => {
+                self.metrics.reconciled("error");
+                tracing::warn!(work = ?work, cause = %error.cause(), error = %error, "A step failed and is tried again.");
+                Outcome::Failed
+            }
+        }
+    }
+
+    async fn reconcile(&self, key: &Key) -> Result<Outcome, JobError> {
+        let Some(remote) = self.remote(key) else { return Ok(Outcome::Done) };
+        let mut look = Look::default();
+        for _ in 0..STEPS {
+            let Some(request) = remote.requests.get(&key.namespace, &key.name) else {
+                self.release(key);
+                return Ok(Outcome::Done);
+            };
+            let step = self.next(&request, &look);
+            if request.phase.is_final() || request.deleting {
+                self.release(key);
+            }
+            if step == Step::Rest {
+                return Ok(Outcome::Done);
+            }
+            self.reached(&format!("before {}", name(&step)));
+            match self.take(remote, &request, step.clone(), &mut look).await {
+                Ok(()) => self.reached(&format!("after {}", name(&step))),
+                Err(error) if error.is_conflict() => {
+                    // What we knew is old: look at the request itself, then choose again.
+                    look = Look::default();
+                    match remote.read(&key.namespace, &key.name).await? {
+                        Some(now) => remote.requests.refresh(&key.namespace, &key.name, now),
+                        None => return Ok(Outcome::Again(Duration::from_secs(1))),
+                    }
+                }
+                // The watch will say so too.
+                Err(JobError::Gone) => return Ok(Outcome::Again(Duration::from_secs(1))),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Outcome::Again(Duration::from_secs(1)))
+    }
+
+    fn next(&self, request: &Request, look: &Look) -> Step {
+        let seen = self.local.runs.get(&self.local.namespace, &run_name(&request.key.remote, &request.uid));
+        let run = match (&look.run, &seen) {
+            (Some(Some(run)), _) | (None, Some(run)) => RunSight::Present(run),
+            (Some(None), _) => RunSight::Absent,
+            (None, None) => RunSight::Unseen,
+        };
+        if let RunSight::Present(run) = run
+            && run.ending.is_none()
+            && !request.phase.is_final()
+        {
+            self.turns().hold(&request.key, &run.offer);
+        }
+        let pipeline = match &look.pipeline {
+            None => PipelineSight::Unread,
+            Some(None) => PipelineSight::Missing,
+            Some(Some(declared)) => PipelineSight::Declares(declared),
+        };
+        plan(&Sight { request, run, config: look.config.as_deref(), pipeline, turn: look.turn })
+    }
+
+    async fn take(
+        &self,
+        remote: &RemoteSide,
+        request: &Request,
+        step: Step,
+        look: &mut Look,
+    ) -> Result<(), JobError> {
+        let run_name = run_name(&request.key.remote, &request.uid);
+        let known = match &look.run {
+            Some(run) => run.clone(),
+            None => self.local.runs.get(&self.local.namespace, &run_name),
+        };
+        match step {
+            Step::ReadConfig => look.config = Some(self.local.config().await?),
+            Step::ReadPipeline(name) => look.pipeline = Some(self.local.pipeline(&name).await?),
+            Step::ReadRun => look.run = Some(self.local.run(&run_name).await?.map(Arc::new)),
+            Step::AskTurn(order) => {
+                let created = request.created.map_or(0, jiff::Timestamp::as_second);
+                let turn =
+                    self.turns().ask(&request.key, &order.offer, &request.tenant(), created, order.limit);
+                look.turn = Some(turn);
+                self.measure();
+            }
+            Step::Hold => self.hold(remote, request).await?,
+            Step::Create(order) => {
+                let declared = look.pipeline.as_ref().and_then(Option::as_deref);
+                let config = look.config.clone().unwrap_or_default();
+                let run = self.create(remote, request, &order, declared, &config).await?;
+                look.run = run.map(|run| Some(Arc::new(run)));
+            }
+            Step::MarkQueued(position) => self.mark_queued(remote, request, position).await?,
+            Step::MarkRunning => self.mark_running(remote, request).await?,
+            Step::End(ending) => self.end(remote, request, known.as_deref(), &ending).await?,
+            Step::Reject(message) => self.reject(remote, request, &message).await?,
+            Step::Dismiss => {
+                if let Some(run) = known {
+                    self.dismiss(&run).await?;
+                }
+                look.run = Some(None);
+            }
+            Step::Leave => {
+                self.leave(&run_name).await?;
+                look.run = Some(None);
+            }
+            Step::Cancel => {
+                if let Some(run) = known {
+                    self.cancel(&run).await?;
+                }
+                look.run = Some(None);
+            }
+            Step::LetGo => {
+                self.forget_log(request).await?;
+                self.let_go(remote, request).await?;
+            }
+            Step::Rest => {}
+        }
+        Ok(())
+    }
+
+    /// Ends a run whose request is gone for certain.
+    async fn stray(&self, name: &str) -> Result<Outcome, JobError> {
+        let Some(run) = self.local.runs.get(&self.local.namespace, name) else { return Ok(Outcome::Done) };
+        let Some(key) = &run.serves else { return Ok(Outcome::Done) };
+        let Some(remote) = self.remote(key) else { return Ok(Outcome::Done) };
+        // What the watch has not shown is no proof: only the cluster itself can say that it is gone.
+        let request = remote.read(&key.namespace, &key.name).await?;
+        if request.is_some_and(|request| request.uid == run.request_uid) {
+            self.queue.add(Work::Request(key.clone()));
+            return Ok(Outcome::Done);
+        }
+        tracing::info!(run = name, request = %key, "The request of this run is gone.");
+        self.cancel(&run).await?;
+        self.logs.forget(name).await.map_err(|error| JobError::Local("remove the kept log", error))?;
+        self.release(key);
+        Ok(Outcome::Done)
+    }
+
+    fn release(&self, key: &Key) {
+        let next = self.turns().release(key);
+        next.into_iter().for_each(|key| self.queue.add(Work::Request(key)));
+        self.measure();
+    }
+
+    fn measure(&self) {
+        let (running, waiting) = {
+            let turns = self.turns();
+            (turns.running(), turns.waiting_count())
+        };
+        self.metrics.line(running, waiting);
+    }
+
+    pub(crate) fn reached(&self, point: &str) {
+        (self.reached)(point);
+    }
+
+    fn remote(&self, key: &Key) -> Option<&RemoteSide> {
+        self.remotes.iter().find(|remote| remote.name == key.remote)
+    }
+
+    fn turns(&self) -> MutexGuard<'_, Turns<Key>> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn name(step: &Step) -> &'static str {
+    match step {
+        Step::ReadConfig => "read config",
+        Step::ReadPipeline(_) => "read pipeline",
+        Step::ReadRun => "read run",
+        Step::AskTurn(_) => "ask turn",
+        Step::Hold => "hold",
+        Step::Create(_) => "create",
+        Step::MarkQueued(_) => "mark queued",
+        Step::MarkRunning => "mark running",
+        Step::End(_) => "end",
+        Step::Reject(_) => "reject",
+        Step::Dismiss => "dismiss",
+        Step::Leave => "leave",
+        Step::Cancel => "cancel",
+        Step::LetGo => "let go",
+        Step::Rest => "rest",
+    }
+}
+
+/// Tells health how the watches of one cluster are doing: it is as well as the worst of them.
+struct Signal {
+    part: Part,
+    watches: Mutex<[Option<Option<String>>; 3]>,
+}
+
+impl Signal {
+    fn new(health: &Health, name: &str) -> Self {
+        let part = health.part(name);
+        part.starting("waiting for the first list");
+        Self { part, watches: Mutex::default() }
+    }
+
+    /// Notes what watch number `index` said, and hands it on.
+    fn heard<V>(&self, change: Change<V>, index: usize) -> Change<V> {
+        let state = match &change {
+            Change::Failing(cause) => Some(cause.clone()),
+            Change::Listed | Change::Back => None,
+            Change::Applied(_) | Change::Deleted(_) => return change,
+        };
+        let worst = {
+            let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+            watches[index] = Some(state);
+            watches.iter().flatten().flatten().next().cloned()
+        };
+        match worst {
+            Some(cause) => self.part.failing(cause),
+            None => self.part.ready(),
+        }
+        change
+    }
+}

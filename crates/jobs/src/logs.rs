@@ -1,0 +1,267 @@
+//! What the steps of a run said: the end of it for the requester, the whole kept for the administrators.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::api::{DeleteParams, ListParams, LogParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+use tokio::sync::Mutex;
+
+use crate::config::LogConfig;
+use crate::crd::StepLog;
+use crate::machine::clip;
+use crate::names::{ANNOTATION_OWNER, LABEL_LOG, log_name};
+use crate::redact::Redactor;
+use crate::request::Key;
+
+/// How long the end of a request may be delayed for the sake of its logs.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Lines of one step that are asked for.
+const LINES: i64 = 10_000;
+/// Logs read at once.
+const AT_ONCE: usize = 4;
+
+/// The log of one step, without secrets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) task: String,
+    pub(crate) step: String,
+    pub(crate) text: String,
+}
+
+/// Reads and keeps logs of runs in one namespace.
+pub(crate) struct Logs {
+    client: Client,
+    namespace: String,
+    config: LogConfig,
+    redactor: Redactor,
+    // Sizes of what is kept by name and age, once read.
+    book: Mutex<Option<BTreeMap<(i64, String), usize>>>,
+}
+
+impl Logs {
+    pub(crate) fn new(client: Client, namespace: &str, config: LogConfig) -> Self {
+        let redactor = Redactor::new(&config.redact);
+        Self { client, namespace: namespace.to_owned(), config, redactor, book: Mutex::default() }
+    }
+
+    /// What the steps of a run said, as far as it can be had soon.
+    pub(crate) async fn read(&self, run: &str) -> Vec<Piece> {
+        match tokio::time::timeout(PATIENCE, self.read_all(run)).await {
+            Ok(Ok(pieces)) => pieces,
+            Ok(Err(error)) => {
+                tracing::warn!(run, cause = %tarbet_cluster::describe(&error), "The logs of a run could not be read.");
+                Vec::new()
+            }
+            Err(_) => {
+                tracing::warn!(run, "The logs of a run could not be read in time.");
+                Vec::new()
+            }
+        }
+    }
+
+    async fn read_all(&self, run: &str) -> kube::Result<Vec<Piece>> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let mut pods =
+            api.list(&ListParams::default().labels(&format!("tekton.dev/pipelineRun={run}"))).await?.items;
+        pods.sort_by_key(|pod| (pod.creation_timestamp(), pod.name_any()));
+        let wanted: Vec<(String, String, String)> = pods
+            .iter()
+            .flat_map(|pod| {
+                let task =
+                    pod.labels().get("tekton.dev/pipelineTask").cloned().unwrap_or_else(|| pod.name_any());
+                let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+                let steps = containers.filter(|container| container.name.starts_with("step-"));
+                steps
+                    .map(move |container| (pod.name_any(), task.clone(), container.name.clone()))
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        let most = self.config.keep_per_request.max(self.config.tail_total).max(4096);
+        let read = |(pod, task, container): (String, String, String)| {
+            let api = api.clone();
+            async move {
+                let params = LogParams {
+                    container: Some(container.clone()),
+                    tail_lines: Some(LINES),
+                    limit_bytes: i64::try_from(most).ok(),
+                    ..LogParams::default()
+                };
+                let text = match api.logs(&pod, &params).await {
+                    Ok(text) => text,
+                    Err(error) => {
+                        format!("[the log is not available: {}]\n", tarbet_cluster::describe(&error))
+                    }
+                };
+                Piece {
+                    task,
+                    step: container.trim_start_matches("step-").to_owned(),
+                    text: self.redactor.redact(&text),
+                }
+            }
+        };
+        Ok(stream::iter(wanted).map(read).buffered(AT_ONCE).collect().await)
+    }
+
+    /// The end of each step's log, within the configured sizes.
+    pub(crate) fn tails(&self, pieces: &[Piece]) -> Vec<StepLog> {
+        tails(pieces, self.config.tail_per_step, self.config.tail_total)
+    }
+
+    /// Keeps the whole log on the private cluster. A failure is only logged.
+    pub(crate) async fn keep(&self, run: &str, key: &Key, pieces: &[Piece]) {
+        if pieces.is_empty() || self.config.keep_per_request == 0 {
+            return;
+        }
+        let text = whole(pieces, self.config.keep_per_request);
+        let name = log_name(run);
+        let map = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {
+                "name": name,
+                "labels": { LABEL_LOG: "true" },
+                "annotations": { ANNOTATION_OWNER: format!("{}/{}", key.namespace, key.name) },
+            },
+            "data": { "log": text },
+        });
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
+        match tarbet_cluster::apply(&api, &name, "tarbet-jobs", &map).await {
+            Ok(kept) => {
+                let made = kept.creation_timestamp().map_or(0, |time| time.0.as_second());
+                if let Err(error) = self.make_room(&api, made, name, text.len()).await {
+                    tracing::warn!(cause = %tarbet_cluster::describe(&error), "Old logs could not be removed.");
+                }
+            }
+            Err(error) => {
+                tracing::warn!(run, cause = %tarbet_cluster::describe(&error), "The log of a run could not be kept.");
+            }
+        }
+    }
+
+    /// Removes the oldest logs beyond the configured size.
+    async fn make_room(
+        &self,
+        api: &Api<ConfigMap>,
+        made: i64,
+        name: String,
+        size: usize,
+    ) -> kube::Result<()> {
+        let mut book = self.book.lock().await;
+        if book.is_none() {
+            let kept = api.list(&ListParams::default().labels(LABEL_LOG)).await?;
+            let entry = |map: ConfigMap| {
+                let size = map.data.iter().flatten().map(|(_, text)| text.len()).sum();
+                ((map.creation_timestamp().map_or(0, |time| time.0.as_second()), map.name_any()), size)
+            };
+            *book = Some(kept.items.into_iter().map(entry).collect());
+        }
+        let Some(book) = book.as_mut() else { return Ok(()) };
+        book.insert((made, name), size);
+        let mut total: usize = book.values().sum();
+        while total > self.config.keep_total && book.len() > 1 {
+            let Some(((_, oldest), size)) = book.pop_first() else { break };
+            total -= size;
+            self.delete(api, &oldest).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes the log of a run whose request is gone.
+    pub(crate) async fn forget(&self, run: &str) -> kube::Result<()> {
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
+        let name = log_name(run);
+        if let Some(book) = self.book.lock().await.as_mut() {
+            book.retain(|(_, kept), _| *kept != name);
+        }
+        self.delete(&api, &name).await
+    }
+
+    async fn delete(&self, api: &Api<ConfigMap>, name: &str) -> kube::Result<()> {
+        match api.delete(name, &DeleteParams::default()).await {
+            Err(error) if tarbet_cluster::class(&error) != tarbet_cluster::Class::Missing => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn tails(pieces: &[Piece], per_step: usize, total: usize) -> Vec<StepLog> {
+    // The last steps matter most, so the room is given out from the end.
+    let mut left = total;
+    let mut tails: Vec<StepLog> = Vec::new();
+    for piece in pieces.iter().rev() {
+        let (tail, truncated) = end_of(&piece.text, per_step.min(left));
+        left = left.saturating_sub(tail.len());
+        if tail.is_empty() && (truncated || piece.text.is_empty()) {
+            continue;
+        }
+        tails.push(StepLog { task: clip(&piece.task, 253), step: clip(&piece.step, 253), tail, truncated });
+    }
+    tails.reverse();
+    tails
+}
+
+fn whole(pieces: &[Piece], most: usize) -> String {
+    let mut text = String::new();
+    for Piece { task, step, text: said } in pieces {
+        let newline = if said.is_empty() || said.ends_with('\n') { "" } else { "\n" };
+        text.push_str(&format!("=== {task} / {step}\n{said}{newline}"));
+    }
+    let (end, truncated) = end_of(&text, most.saturating_sub(64));
+    if truncated { format!("[the beginning is left out]\n{end}") } else { end }
+}
+
+/// The last bytes of a text, from the beginning of a line where there is one; and whether any are left out.
+fn end_of(text: &str, most: usize) -> (String, bool) {
+    if text.len() <= most {
+        return (text.to_owned(), false);
+    }
+    let start = (text.len() - most..=text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len());
+    let tail = &text[start..];
+    let at_line = start == 0 || text[..start].ends_with('\n');
+    let tail = match tail.find('\n') {
+        Some(newline) if !at_line && newline + 1 < tail.len() => &tail[newline + 1..],
+        _ => tail,
+    };
+    (tail.to_owned(), true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn piece(step: &str, text: &str) -> Piece {
+        Piece { task: "t".into(), step: step.into(), text: text.into() }
+    }
+
+    #[test]
+    fn the_end_is_kept_by_whole_lines() {
+        assert_eq!(end_of("one\ntwo\nthree\n", 8), ("three\n".into(), true));
+        assert_eq!(end_of("one\ntwo\n", 8), ("one\ntwo\n".into(), false));
+        assert_eq!(end_of("x\nlonglonglong", 6), ("nglong".into(), true));
+    }
+
+    #[test]
+    fn the_last_steps_get_the_room() {
+        let pieces = [piece("a", "first\n"), piece("b", "second\n"), piece("c", "third\n")];
+        let steps = |total| tails(&pieces, 100, total).into_iter().map(|log| log.step).collect::<Vec<_>>();
+        assert_eq!(steps(100), ["a", "b", "c"]);
+        assert_eq!(steps(14), ["b", "c"]);
+        assert_eq!(steps(0), Vec::<String>::new());
+        assert!(whole(&pieces, 1000).starts_with("=== t / a\nfirst\n=== t / b"));
+    }
+
+    proptest! {
+        #[test]
+        fn sizes_hold_for_any_text(texts in proptest::collection::vec("(\\PC|\n){0,60}", 0..6), per_step in 0usize..50, total in 0usize..120) {
+            let pieces: Vec<Piece> = texts.iter().map(|text| piece("s", text)).collect();
+            let tails = tails(&pieces, per_step, total);
+            prop_assert!(tails.iter().all(|log| log.tail.len() <= per_step));
+            prop_assert!(tails.iter().map(|log| log.tail.len()).sum::<usize>() <= total);
+            prop_assert!(whole(&pieces, total.max(100)).len() <= total.max(100));
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! The layout of the file, and reading and changing it inside a redb transaction.
+//!
+//! | layout | what it added |
+//! |---|---|
+//! | 1 | `entries` and `meta` |
+//! | 2 | `expiry`, the index by which expired entries are found without reading all |
+
+use std::ops::Bound;
+
+use ::redb::{
+    Database, Error, ReadTransaction, ReadableDatabase, ReadableTable, Table, TableDefinition,
+    WriteTransaction,
+};
+use bytes::Bytes;
+
+use crate::clock::Expiry;
+use crate::commit::{Commit, Operation};
+use crate::entry::{Entry, PAGE_BYTES, Page, Revision};
+use crate::key::{Key, Prefix, TableName};
+
+/// The layout this program writes.
+pub(super) const SCHEMA: u64 = 2;
+
+type EntryKey = (&'static str, &'static [u8]);
+/// Revision, expiry in microseconds since 1970 (zero for never), value.
+type EntryValue = (u64, u64, &'static [u8]);
+/// Expiry first, so that what is due comes first.
+type ExpiryKey = (u64, &'static str, &'static [u8]);
+
+const ENTRIES: TableDefinition<EntryKey, EntryValue> = TableDefinition::new("entries");
+const EXPIRY: TableDefinition<ExpiryKey, ()> = TableDefinition::new("expiry");
+const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
+
+const META_SCHEMA: &str = "schema";
+const META_REVISION: &str = "revision";
+
+/// Makes the tables, or brings older ones up to date, in one transaction. Tells the schema if it is
+/// newer than this program; then nothing was touched.
+pub(super) fn prepare(database: &Database) -> Result<Option<u64>, Error> {
+    let found = match database.begin_read()?.open_table(META) {
+        Ok(meta) => meta.get(META_SCHEMA)?.map(|schema| schema.value()),
+        Err(::redb::TableError::TableDoesNotExist(_)) => None,
+        Err(error) => return Err(error.into()),
+    };
+    match found {
+        Some(SCHEMA) => return Ok(None),
+        Some(newer) if newer > SCHEMA => return Ok(Some(newer)),
+        _ => {}
+    }
+    let transaction = database.begin_write()?;
+    if found == Some(1) {
+        index_expiry(&transaction)?;
+    }
+    transaction.open_table(ENTRIES)?;
+    transaction.open_table(EXPIRY)?;
+    transaction.open_table(META)?.insert(META_SCHEMA, SCHEMA)?;
+    transaction.commit()?;
+    Ok(None)
+}
+
+/// From layout 1 to 2.
+fn index_expiry(transaction: &WriteTransaction) -> Result<(), Error> {
+    let entries = transaction.open_table(ENTRIES)?;
+    let mut expiry = transaction.open_table(EXPIRY)?;
+    for row in entries.iter()? {
+        let (key, value) = row?;
+        let ((table, key), (_, at, _)) = (key.value(), value.value());
+        if at != 0 {
+            expiry.insert((at, table, key), ())?;
+        }
+    }
+    Ok(())
+}
+
+fn entry(key: Key, (revision, at, value): (u64, u64, &[u8]), now: u64) -> Entry {
+    let expires_in = Expiry::from_stored(at).remaining(now);
+    Entry { key, value: Bytes::copy_from_slice(value), revision: Revision::new(revision), expires_in }
+}
+
+pub(super) fn get(snapshot: &ReadTransaction, key: &Key, now: u64) -> Result<Option<Entry>, Error> {
+    let entries = snapshot.open_table(ENTRIES)?;
+    let found = entries.get((key.table.as_str(), &key.bytes[..]))?;
+    let live = found.filter(|found| !Expiry::from_stored(found.value().1).passed(now));
+    Ok(live.map(|found| entry(key.clone(), found.value(), now)))
+}
+
+pub(super) fn range(
+    snapshot: &ReadTransaction,
+    prefix: &Prefix,
+    after: Option<&Key>,
+    limit: usize,
+    now: u64,
+) -> Result<Page, Error> {
+    let entries = snapshot.open_table(ENTRIES)?;
+    let start = match (after, &prefix.table) {
+        (Some(after), _) => Bound::Excluded((after.table.as_str(), &after.bytes[..])),
+        (None, Some(table)) => Bound::Included((table.as_str(), &prefix.bytes[..])),
+        (None, None) => Bound::Unbounded,
+    };
+    let mut page = Page::default();
+    let mut bytes = 0;
+    let mut table: Option<TableName> = None;
+    for row in entries.range::<(&str, &[u8])>((start, Bound::Unbounded))? {
+        let (row_key, row_value) = row?;
+        let ((row_table, row_bytes), value) = (row_key.value(), row_value.value());
+        // Names are checked on the way in; one that fails here would be damage, which redb's own
+        // checksums find, so it is passed over.
+        if table.as_ref().is_none_or(|table| table.as_str() != row_table) {
+            table = TableName::new(row_table).ok();
+        }
+        let Some(table) = &table else { continue };
+        let key = table.key(Bytes::copy_from_slice(row_bytes));
+        if !prefix.contains(&key) {
+            break;
+        }
+        if Expiry::from_stored(value.1).passed(now) {
+            continue;
+        }
+        if page.entries.len() == limit || bytes > PAGE_BYTES {
+            page.next = page.entries.last().map(|entry| entry.key.clone());
+            break;
+        }
+        bytes += value.2.len();
+        page.entries.push(entry(key, value, now));
+    }
+    Ok(page)
+}
+
+/// The tables opened for writing.
+pub(super) struct Tables<'t> {
+    entries: Table<'t, EntryKey, EntryValue>,
+    expiry: Table<'t, ExpiryKey, ()>,
+    meta: Table<'t, &'static str, u64>,
+    revision: u64,
+}
+
+/// What became of a commit: its revision, or the key that was not as expected.
+pub(super) type Outcome = Result<Revision, Key>;
+
+impl<'t> Tables<'t> {
+    pub(super) fn open(transaction: &'t WriteTransaction) -> Result<Self, Error> {
+        let meta = transaction.open_table(META)?;
+        let revision = meta.get(META_REVISION)?.map_or(0, |revision| revision.value());
+        let (entries, expiry) = (transaction.open_table(ENTRIES)?, transaction.open_table(EXPIRY)?);
+        Ok(Self { entries, expiry, meta, revision })
+    }
+
+    /// Removes up to `most` expired entries and tells how many it were.
+    pub(super) fn sweep(&mut self, now: u64, most: usize) -> Result<usize, Error> {
+        let mut due = Vec::new();
+        for row in self.expiry.range::<(u64, &str, &[u8])>(..(now + 1, "", &[][..]))?.take(most) {
+            let (row, _) = row?;
+            let (_, table, key) = row.value();
+            due.push((table.to_owned(), key.to_vec()));
+        }
+        for (table, key) in &due {
+            self.remove(table, key)?;
+        }
+        Ok(due.len())
+    }
+
+    /// Does all of a commit, or nothing.
+    pub(super) fn run(&mut self, commit: &Commit, now: u64) -> Result<Outcome, Error> {
+        for condition in &commit.conditions {
+            let found = self.live(&condition.key, now)?.map(|(revision, _)| revision);
+            if !condition.expect.holds(found) {
+                return Ok(Err(condition.key.clone()));
+            }
+        }
+        let revision = Revision::after(self.revision, now);
+        self.revision = revision.number();
+        self.meta.insert(META_REVISION, self.revision)?;
+        for operation in &commit.operations {
+            match operation {
+                Operation::Put { key, value, ttl } => {
+                    self.put(key, revision, Expiry::after(now, *ttl), value)?;
+                }
+                Operation::Delete { key } => self.remove(key.table.as_str(), &key.bytes)?,
+                Operation::Refresh { key, ttl } => {
+                    if let Some((revision, value)) = self.live(key, now)? {
+                        self.put(key, revision, Expiry::after(now, Some(*ttl)), &value)?;
+                    }
+                }
+            }
+        }
+        Ok(Ok(revision))
+    }
+
+    fn live(&self, key: &Key, now: u64) -> Result<Option<(Revision, Vec<u8>)>, Error> {
+        let found = self.entries.get((key.table.as_str(), &key.bytes[..]))?;
+        Ok(found.and_then(|found| {
+            let (revision, at, value) = found.value();
+            let live = !Expiry::from_stored(at).passed(now);
+            live.then(|| (Revision::new(revision), value.to_vec()))
+        }))
+    }
+
+    fn put(&mut self, key: &Key, revision: Revision, expiry: Expiry, value: &[u8]) -> Result<(), Error> {
+        let (table, bytes) = (key.table.as_str(), &key.bytes[..]);
+        let row = (revision.number(), expiry.stored(), value);
+        let before = self.entries.insert((table, bytes), row)?.map_or(0, |before| before.value().1);
+        if before != expiry.stored() {
+            if before != 0 {
+                self.expiry.remove((before, table, bytes))?;
+            }
+            if expiry.at().is_some() {
+                self.expiry.insert((expiry.stored(), table, bytes), ())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, table: &str, key: &[u8]) -> Result<(), Error> {
+        let before = self.entries.remove((table, key))?.map_or(0, |before| before.value().1);
+        if before != 0 {
+            self.expiry.remove((before, table, key))?;
+        }
+        Ok(())
+    }
+}

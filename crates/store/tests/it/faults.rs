@@ -1,0 +1,172 @@
+//! Redis restarted, killed, paused, emptied, or cut off in the middle: clear errors, nothing twice,
+//! nothing late, and recovery without help.
+
+use std::time::Duration;
+
+use tarbet_store::backend::Redis;
+use tarbet_store::{Change, Error, LeaseError, RedisConfig, Retry, Store, StoreConfig, Watch};
+use tarbet_telemetry::Coded;
+use tarbet_testbed::{Persistence, RedisOptions, eventually};
+
+use crate::effort;
+use crate::place::{config, key, prefix, text};
+use crate::relay::Relay;
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A store that gives up soon, so that a test of a long pause need not be long.
+fn hasty(server: &tarbet_testbed::Redis) -> Store {
+    let config = RedisConfig { deadline: Duration::from_millis(600), ..config(server) };
+    Store::new(Redis::open(&config).unwrap()).with_reread(Duration::from_millis(100))
+}
+
+async fn durable() -> tarbet_testbed::Redis {
+    let options = RedisOptions { persistence: Persistence::AppendOnly, ..RedisOptions::default() };
+    tarbet_testbed::Redis::start_with(options).await.unwrap()
+}
+
+/// Waits until the store works again, without doing anything about it.
+async fn recovered(store: &Store) {
+    eventually(PATIENCE, "recovery", || store.ping()).await.unwrap();
+}
+
+/// The next changes, past any failed looks.
+async fn changes(watch: &mut Watch) -> Vec<Change> {
+    let next = async {
+        loop {
+            match watch.next().await {
+                Ok(changes) => return changes,
+                Err(error) => assert_eq!(error.class().retry, Retry::Later, "{error:?}"),
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, next).await.expect("changes in time")
+}
+
+#[tokio::test]
+async fn a_restart_is_survived() {
+    let mut server = durable().await;
+    let store = hasty(&server);
+    let before = store.put(key("k"), "v").await.unwrap();
+    let mut watch = store.watch(prefix(""));
+    assert_eq!(changes(&mut watch).await.len(), 1);
+    for _ in 0..effort() {
+        server.restart().await.unwrap();
+        recovered(&store).await;
+        assert_eq!(store.get(&key("k")).await.unwrap().unwrap().revision, before);
+    }
+    // Scripts are gone after a restart and come back by themselves; hints too.
+    assert!(store.put(key("l"), "w").await.unwrap() > before);
+    let seen = changes(&mut watch).await;
+    assert!(matches!(&seen[..], [Change::Put(entry)] if entry.key == key("l")), "{seen:?}");
+}
+
+#[tokio::test]
+async fn a_dead_server_gives_clear_errors_until_it_is_back() {
+    let mut server = durable().await;
+    let store = hasty(&server);
+    let last = store.put(key("k"), "v").await.unwrap();
+    server.kill9().unwrap();
+    let error = store.get(&key("k")).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { operation: "read", .. }), "{error:?}");
+    assert_eq!(error.class().retry, Retry::Later);
+    let problem = error.problem();
+    assert_eq!(problem.code, "TB-0301");
+    assert!(
+        problem.hop.contains(&server.port().to_string()) && problem.cause.contains("refused"),
+        "{problem:?}"
+    );
+    let error = store.put(key("k"), "w").await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { operation: "commit", .. }), "nothing was sent: {error:?}");
+    // A store may be opened while its server is away.
+    let settings = RedisConfig { deadline: Duration::from_millis(600), ..config(&server) };
+    let opened =
+        tarbet_store::open(&StoreConfig::Redis(Box::new(settings)), tarbet_store::Clock::system()).await;
+    let late = opened.unwrap();
+    assert!(late.ping().await.is_err());
+    server.restart().await.unwrap();
+    recovered(&store).await;
+    recovered(&late).await;
+    assert_eq!(store.get(&key("k")).await.unwrap().unwrap().revision, last);
+    assert_eq!(text(&late, &key("k")).await.as_deref(), Some("v"));
+}
+
+#[tokio::test]
+async fn a_pause_is_survived_and_nothing_given_up_on_is_done_later() {
+    let server = tarbet_testbed::Redis::start().await.unwrap();
+    let store = hasty(&server);
+    store.put(key("k"), "before").await.unwrap();
+    let mut watch = store.watch(prefix(""));
+    changes(&mut watch).await;
+    server.pause().unwrap();
+    for i in 0..3 * effort() {
+        let error = store.put(key(format!("late{i}")), "must not appear").await.unwrap_err();
+        assert!(matches!(error, Error::Uncertain { .. } | Error::Unavailable { .. }), "{error:?}");
+        assert!(i > 0 || matches!(error, Error::Uncertain { .. }), "the first was sent: {error:?}");
+        let error = store.get(&key("k")).await.unwrap_err();
+        assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    }
+    server.resume().unwrap();
+    recovered(&store).await;
+    store.put(key("m"), "after").await.unwrap();
+    let seen = changes(&mut watch).await;
+    assert!(matches!(&seen[..], [Change::Put(entry)] if entry.key == key("m")), "{seen:?}");
+    // The server has worked off what lay in its sockets by the time new connections are served.
+    for _ in 0..20 {
+        store.put(key("m"), "again").await.unwrap();
+    }
+    assert_eq!(store.list(&prefix("late")).await.unwrap(), []);
+    assert_eq!(text(&store, &key("k")).await.as_deref(), Some("before"));
+}
+
+#[tokio::test]
+async fn an_emptied_server_is_noticed_and_filled_again() {
+    let server = tarbet_testbed::Redis::start().await.unwrap();
+    let store = hasty(&server);
+    let mut lease = store.try_lease(key("lease"), "me", Duration::from_mins(5)).await.unwrap().unwrap();
+    store.put(key("k"), "v").await.unwrap();
+    let mut watch = store.watch(prefix(""));
+    assert_eq!(changes(&mut watch).await.len(), 2);
+    server.flush().await.unwrap();
+    let gone = changes(&mut watch).await;
+    assert_eq!(gone, [Change::Deleted(key("k")), Change::Deleted(key("lease"))]);
+    assert!(matches!(lease.renew().await, Err(LeaseError::Lost { .. })));
+    // Tokens of the emptied store are never given out again.
+    let again = store.try_lease(key("lease"), "you", Duration::from_mins(5)).await.unwrap().unwrap();
+    assert!(again.token() > lease.token());
+    store.create(key("k"), "v").await.unwrap();
+    server.command(&["SCRIPT", "FLUSH"]).await.unwrap();
+    assert_eq!(text(&store, &key("k")).await.as_deref(), Some("v"));
+    let back = changes(&mut watch).await;
+    assert!(matches!(back[0], Change::Put(_)), "{back:?}");
+}
+
+#[tokio::test]
+async fn a_commit_whose_answer_was_lost_is_not_made_twice() {
+    let server = tarbet_testbed::Redis::start().await.unwrap();
+    let relay = Relay::to(server.port()).await;
+    let through = RedisConfig { url: Some(relay.url().parse().unwrap()), ..config(&server) };
+    let store = Store::new(Redis::open(&through).unwrap());
+    let rounds = 10 * effort();
+    for i in 0..rounds {
+        relay.cut_after_next_commit();
+        // Made twice it would meet its own first result.
+        let revision = store.create(key(i.to_be_bytes()), "v").await.unwrap();
+        assert_eq!(store.get(&key(i.to_be_bytes())).await.unwrap().unwrap().revision, revision);
+    }
+    assert_eq!(relay.cuts(), rounds, "every commit lost its first answer");
+}
+
+#[tokio::test]
+async fn a_lost_hint_costs_time_and_nothing_else() {
+    let server = tarbet_testbed::Redis::start().await.unwrap();
+    let store = hasty(&server);
+    let mut watch = store.watch(prefix(""));
+    changes(&mut watch).await;
+    // From now on nobody hears of anything.
+    server.command(&["ACL", "SETUSER", "default", "resetchannels"]).await.unwrap();
+    server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await.unwrap();
+    server.command(&["HSET", "tarbet:values:t", "k", "1 put behind its back"]).await.unwrap();
+    server.command(&["ZADD", "tarbet:index:t", "0", "k"]).await.unwrap();
+    assert_eq!(changes(&mut watch).await.len(), 1);
+}

@@ -76,8 +76,8 @@ fn request_id(request: &Request<Incoming>) -> RequestId {
 }
 
 async fn proxy(hub: &Hub, id: RequestId, mut request: Request<Incoming>) -> Result<Response<Body>, Problem> {
-    let principal = authenticate(hub, &request).await?;
-    let (site, path) = split(request.uri())?;
+    let (principal, named) = authenticate(hub, &request).await?;
+    let (site, path) = split(request.uri(), named)?;
     // Absent and forbidden look alike.
     if !principal.may(Role::User, &site) || hub.directory.site(&site).await.map_err(|error| error.problem())?.is_none() {
         return Err(Problem::new(&reach::SITE_UNKNOWN, format!("There is no site `{site}` for you.")));
@@ -114,23 +114,35 @@ async fn proxy(hub: &Hub, id: RequestId, mut request: Request<Incoming>) -> Resu
     Ok(response)
 }
 
-async fn authenticate(hub: &Hub, request: &Request<Incoming>) -> Result<Principal, Problem> {
+/// Who calls, and the site if the credential names one: `Bearer TOKEN` or `Bearer site:NAME:TOKEN`.
+async fn authenticate(hub: &Hub, request: &Request<Incoming>) -> Result<(Principal, Option<SiteName>), Problem> {
     let missing = || Problem::new(&reach::CREDENTIALS_MISSING, "The request has no credentials this listener accepts.");
     let value = request.headers().get(AUTHORIZATION).ok_or_else(missing)?;
-    let token = value.to_str().ok().and_then(|value| value.strip_prefix("Bearer ")).ok_or_else(missing)?;
-    hub.directory.authenticate(token.trim(), Timestamp::now()).await.map_err(|error| match error {
-        DirectoryError::Refused(_) => missing(),
-        other => other.problem(),
-    })
+    let bearer = value.to_str().ok().and_then(|value| value.strip_prefix("Bearer ")).ok_or_else(missing)?.trim();
+    let (site, token) = match bearer.strip_prefix("site:").and_then(|rest| rest.split_once(':')) {
+        Some((site, token)) => (Some(site.parse().map_err(|_| missing())?), token),
+        None => (None, bearer),
+    };
+    match hub.directory.authenticate(token, Timestamp::now()).await {
+        Ok(principal) => Ok((principal, site)),
+        Err(DirectoryError::Refused(_)) => Err(missing()),
+        Err(error) => Err(error.problem()),
+    }
 }
 
-/// `/sites/NAME/rest?query` → the site and `/rest?query`.
-fn split(uri: &Uri) -> Result<(SiteName, Uri), Problem> {
+/// `/sites/NAME/rest?query` → the site and `/rest?query`. A path without the prefix belongs to the site
+/// that the credential names: `kubectl get --raw` leaves the prefix of the server's URL out.
+fn split(uri: &Uri, named: Option<SiteName>) -> Result<(SiteName, Uri), Problem> {
     let whole = uri.path_and_query().map_or("/", |path| path.as_str());
     let unknown = || Problem::new(&reach::SITE_UNKNOWN, "The path does not begin with /sites/NAME/.");
-    let rest = whole.strip_prefix("/sites/").ok_or_else(unknown)?;
+    let Some(rest) = whole.strip_prefix("/sites/") else {
+        return named.map(|site| (site, uri.clone())).ok_or_else(unknown);
+    };
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
-    let site = rest[..end].parse().map_err(|_| unknown())?;
+    let site: SiteName = rest[..end].parse().map_err(|_| unknown())?;
+    if named.is_some_and(|named| named != site) {
+        return Err(Problem::new(&reach::SITE_UNKNOWN, "The path and the credential name different sites."));
+    }
     let path = match &rest[end..] {
         path if path.starts_with('/') => path.to_owned(),
         query => format!("/{query}"),
@@ -144,7 +156,6 @@ pub(crate) fn status_object(problem: &Problem) -> Response<Body> {
     let reason = match status.as_u16() {
         401 => "Unauthorized",
         403 => "Forbidden",
-        404 => "NotFound",
         409 => "Conflict",
         429 => "TooManyRequests",
         400 => "BadRequest",
@@ -164,9 +175,11 @@ fn plain_text(problem: &Problem) -> Response<Body> {
     respond(kube_status(problem), "text/plain; charset=utf-8", message(problem))
 }
 
-/// client-go replaces what 503 and 504 say by sentences of its own, and kas answers 502 as well.
+/// client-go replaces what 503 and 504 say by sentences of its own, and kas answers 502 as well; a 404
+/// makes it believe that the API server is an old one.
 fn kube_status(problem: &Problem) -> StatusCode {
     match problem.status() {
+        StatusCode::NOT_FOUND => StatusCode::FORBIDDEN,
         StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => StatusCode::BAD_GATEWAY,
         status => status,
     }
@@ -196,11 +209,15 @@ mod tests {
             ("/sites/lab?x=1", "lab", "/?x=1"),
             ("/sites/lab/a%2Fb//c", "lab", "/a%2Fb//c"),
         ] {
-            let (found, path) = split(&given.parse().unwrap()).unwrap();
+            let (found, path) = split(&given.parse().unwrap(), None).unwrap();
             assert_eq!((found.as_str(), path.to_string().as_str()), (site, rest));
         }
         for bad in ["/", "/api/v1", "/sites/", "/sites//api", "/sites/LAB/api", "/sites/../x"] {
-            assert!(split(&bad.parse().unwrap()).is_err(), "{bad}");
+            assert!(split(&bad.parse().unwrap(), None).is_err(), "{bad}");
         }
+        let lab: SiteName = "lab".parse().unwrap();
+        let raw = split(&"/version".parse().unwrap(), Some(lab.clone())).unwrap();
+        assert_eq!((raw.0, raw.1.to_string().as_str()), (lab.clone(), "/version"));
+        assert!(split(&"/sites/other/api".parse().unwrap(), Some(lab)).is_err(), "two sites at once");
     }
 }

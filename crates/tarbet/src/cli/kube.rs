@@ -73,7 +73,10 @@ fn login(config: &mut Value, site: &SiteName, url: &str, server: &Server) -> Res
     config["apiVersion"] = "v1".into();
     config["kind"] = "Config".into();
     put(config, "clusters", json!({"name": name, "cluster": cluster}))?;
-    put(config, "users", json!({"name": name, "user": {"token": server.token.expose()}}))?;
+    // The site stands in the URL, by which kubectl keeps caches apart, and in the token, because
+    // `kubectl get --raw` leaves the URL's path out.
+    let token = format!("site:{site}:{}", server.token.expose());
+    put(config, "users", json!({"name": name, "user": {"token": token}}))?;
     put(config, "contexts", json!({"name": site, "context": {"cluster": name, "user": name}}))?;
     if config["current-context"].as_str().unwrap_or_default().is_empty() {
         config["current-context"] = site.as_str().into();

@@ -2,6 +2,9 @@
 
 mod it {
     mod docker;
+    mod paths;
     mod pods;
     mod samples;
+    mod script;
+    mod slurm;
 }

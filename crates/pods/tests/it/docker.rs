@@ -126,7 +126,7 @@ async fn a_failing_init_container_keeps_the_others_from_running() {
 async fn contents_variables_users_and_messages_arrive() {
     let bed = Bed::new().await;
     let script = "cat /cfg/key1 /sec/pw /info/name; ls /cfg; id -u; pwd; echo \"$GREETING\"; \
-                  cat /sub; [ -w /cfg/key1 ] && exit 1; stat -c %a /sec/pw; printf 'the result' > /tekton/termination";
+                  cat /sub; [ -w /cfg/key1 ] && exit 1; stat -L -c %a /sec/pw; printf 'the result' > /tekton/termination";
     let mut main = shell("main", script);
     main["command"] = json!(["sh", "-c"]);
     main["args"] = json!([script]);
@@ -219,7 +219,7 @@ async fn images_that_cannot_be_had_are_named_with_the_reason() {
     };
     for (image, policy, reason) in [
         ("nowhere.invalid/none:1", "Never", "waiting:ErrImageNeverPull"),
-        ("127.0.0.1:1/none:1", "IfNotPresent", "waiting:ErrImagePull"),
+        ("127.0.0.1:1/none:1", "IfNotPresent", "ImagePull"),
         ("UPPER/CASE", "IfNotPresent", "waiting:InvalidImageName"),
     ] {
         let uid = bed.start(&container(image, policy)).await;

@@ -1,0 +1,124 @@
+//! Logs of jobs: files that grow until a status file appears beside them.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use jiff::Timestamp;
+
+use super::Pod;
+use crate::docker::limited;
+use crate::error::RunError;
+use crate::runner::LogStream;
+use crate::wire::LogOptions;
+
+/// How often a followed file is looked at. Networked file systems tell nobody when they change.
+const LOOK: Duration = Duration::from_millis(200);
+const CHUNK: usize = 64 * 1024;
+
+/// The log of one container.
+pub(super) struct Source {
+    pub(super) pod: Arc<Pod>,
+    /// `run-NAME` or `init-NAME`.
+    pub(super) stem: String,
+}
+
+impl Source {
+    fn file(&self) -> Option<File> {
+        self.pod.folder.open_file(&format!("{}.out", self.stem)).ok()
+    }
+
+    fn ended(&self) -> bool {
+        // The pod's folder goes with the pod.
+        self.pod.folder.has(&format!("{}.status", self.stem)) || !self.pod.folder.has("pod.json")
+    }
+}
+
+struct Reading {
+    source: Source,
+    file: Option<File>,
+    follow: bool,
+    skip_to_tail: Option<usize>,
+    since: Option<Timestamp>,
+}
+
+pub(super) fn read(source: Source, options: LogOptions) -> LogStream {
+    let since = match options.since_seconds {
+        0 => options.since_time,
+        seconds => Timestamp::now().checked_sub(jiff::SignedDuration::from_secs(seconds.min(1 << 40) as i64)).ok(),
+    };
+    let skip_to_tail = (options.tail > 0).then(|| usize::try_from(options.tail).unwrap_or(usize::MAX));
+    let reading = Reading { source, file: None, follow: options.follow, skip_to_tail, since };
+    let log = stream::try_unfold(reading, |mut reading| async move {
+        let piece = reading.next().await.map_err(RunError::folder("read a log"))?;
+        Ok(piece.map(|piece| (piece, reading)))
+    });
+    if options.bytes == 0 { log.boxed() } else { limited(log.boxed(), options.bytes) }
+}
+
+impl Reading {
+    async fn next(&mut self) -> std::io::Result<Option<Bytes>> {
+        loop {
+            // Looked at first: what is written before the end is still read after it.
+            let ended = self.source.ended();
+            if self.file.is_none() {
+                self.file = self.source.file();
+                if let Some(file) = &mut self.file {
+                    begin(file, self.skip_to_tail, self.since)?;
+                }
+            }
+            if let Some(file) = &mut self.file {
+                let mut buffer = vec![0; CHUNK];
+                let count = file.read(&mut buffer)?;
+                if count > 0 {
+                    buffer.truncate(count);
+                    return Ok(Some(buffer.into()));
+                }
+            }
+            if !self.follow || ended {
+                return Ok(None);
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+/// Goes to where the asked part begins. Lines carry no times: a log that was not written to since
+/// has nothing new, any other is given whole.
+fn begin(file: &mut File, tail: Option<usize>, since: Option<Timestamp>) -> std::io::Result<()> {
+    if let Some(since) = since
+        && Timestamp::try_from(file.metadata()?.modified()?).is_ok_and(|written| written < since)
+    {
+        file.seek(SeekFrom::End(0))?;
+        return Ok(());
+    }
+    let Some(lines) = tail else { return Ok(()) };
+    // Where each of the last lines begins.
+    let mut starts = VecDeque::from([0u64]);
+    let (mut at, mut buffer) = (0u64, vec![0; CHUNK]);
+    loop {
+        let count = file.read(&mut buffer)?;
+        if count == 0 {
+            break;
+        }
+        for (offset, _) in buffer[..count].iter().enumerate().filter(|(_, byte)| **byte == b'\n') {
+            starts.push_back(at + offset as u64 + 1);
+            if starts.len() > lines.saturating_add(1) {
+                starts.pop_front();
+            }
+        }
+        at += count as u64;
+    }
+    // A start at the very end begins no line.
+    if starts.back() == Some(&at) {
+        starts.pop_back();
+    } else if starts.len() > lines {
+        starts.pop_front();
+    }
+    file.seek(SeekFrom::Start(starts.front().copied().unwrap_or(at)))?;
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! The script of a pod: one job with all its containers. A pure function of the plan.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::runtime::{self, Runtime};
+use super::word::{Word, quote, quote_bytes};
+use crate::plan::{Container, Content, Plan, PlanError};
+
+/// How scripts are written at a site.
+#[derive(Debug, Clone)]
+pub struct ScriptConfig {
+    /// The shell; bash, or anything that knows `compgen`.
+    pub bash: String,
+    /// Lines of the administrator before everything else.
+    pub prefix: String,
+    /// What runs containers.
+    pub runtime: Runtime,
+    /// What images without a scheme are below.
+    pub image_prefix: String,
+    /// Whether the machines of jobs see the data root: files are then written before the job
+    /// begins instead of being carried in the script.
+    pub shared: bool,
+    /// The library and the login node through which jobs reach the outside.
+    pub tsocks: Option<Tsocks>,
+    /// How long after SIGTERM a job has before it is killed.
+    pub kill_wait: Duration,
+}
+
+/// How jobs reach the outside through a login node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tsocks {
+    /// The library.
+    pub library: PathBuf,
+    /// The node to ssh to.
+    pub login_node: String,
+}
+
+const FUNCTIONS: &str = r#"t_put() { printf '%s\n' "$2" >"$T_DIR/$1.new" && mv -f -- "$T_DIR/$1.new" "$T_DIR/$1"; }
+t_end() { t_calm; [ "$T_WORK" = "$T_DIR" ] || rm -rf -- "$T_WORK"; [ -z "$T_SSH" ] || kill "$T_SSH" 2>/dev/null; exit "$1"; }
+t_fail() { printf 'tarbet: %s\n' "$1" >&2; t_put job.failed "$1"; t_end 125; }
+t_wait() { while :; do wait "$1"; T_CODE=$?; kill -0 "$1" 2>/dev/null || return 0; done; }
+t_calm() { [ -z "$T_KILLER" ] || kill "$T_KILLER" 2>/dev/null; }
+t_term() { t_calm; for t_pid in $T_PIDS; do kill -TERM "$t_pid" 2>/dev/null; done; (sleep "$T_GRACE"; for t_pid in $T_PIDS; do kill -KILL "$t_pid" 2>/dev/null; done) & T_KILLER=$!; }
+t_clean() { for t_name in $(compgen -e); do case $t_name in PATH|HOME|USER|LOGNAME|SHELL|LANG|TERM|TMPDIR|TZ) ;; *) unset "$t_name" 2>/dev/null ;; esac; done; }
+t_folder() { mkdir -p -- "$T_WORK/$1" && chmod "$2" -- "$T_WORK/$1" || t_fail "cannot make the folder $1"; }
+t_file() { mkdir -p -- "$T_WORK/${1%/*}" && printf "$3" "$4" >"$T_WORK/$1" && chmod "$2" -- "$T_WORK/$1" || t_fail "cannot write the file $1"; }
+t_run() {
+  : >"$T_DIR/$1.started"
+  trap : TERM INT
+  ( trap - TERM INT; "$2" ) >"$T_DIR/$1.out" 2>&1 </dev/null &
+  T_PIDS=$! T_GRACE=$((T_GRACE > 1 ? T_GRACE - 1 : 1))
+  trap t_term TERM INT
+  t_wait "$T_PIDS"
+  t_calm
+  t_put "$1.status" "$T_CODE"
+}
+t_init() { t_run "init-$1" "$2" & T_PIDS=$!; t_wait "$T_PIDS"; T_PIDS=; read -r T_CODE <"$T_DIR/init-$1.status" || T_CODE=137; [ "$T_CODE" = 0 ] || t_end "$T_CODE"; }
+t_main() { t_run "run-$1" "$2" & T_PIDS="$T_PIDS $!"; }
+"#;
+
+/// The whole script. `flags` are options of the batch system, already checked.
+pub fn script(plan: &Plan, config: &ScriptConfig, folder: &Path, flags: &[String]) -> Result<String, PlanError> {
+    let mut out = format!("#!{}\n", config.bash);
+    let folder = folder.display().to_string();
+    if folder.contains(|c: char| c.is_control() || c == '"') || config.bash.contains(char::is_whitespace) {
+        return Err(PlanError::Value("the data root".into()));
+    }
+    let own = [
+        format!("--job-name={}", plan.id.uid),
+        format!("--output={}", escape_output(&folder)),
+        "--no-requeue".to_owned(),
+    ];
+    for flag in own.iter().chain(flags) {
+        let _ = writeln!(out, "#SBATCH {flag}");
+    }
+    let _ = writeln!(out, "# The pod {}/{}. All values of the pod are quoted.", plan.id.namespace, plan.id.name);
+    out.push_str("umask 022\n");
+    let _ = writeln!(out, "T_DIR={}", quote(&folder));
+    if config.shared {
+        out.push_str("T_WORK=$T_DIR\n");
+    } else {
+        let _ = writeln!(out, "T_WORK=${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}/tarbet-{}", plan.id.uid);
+    }
+    let _ = writeln!(out, "T_PIDS= T_SSH= T_KILLER= T_GRACE={}", config.kill_wait.as_secs().max(1));
+    out.push_str(FUNCTIONS);
+    out.push_str("# Whoever makes this folder runs the pod; a second job of the same pod does not.\n");
+    out.push_str("mkdir -- \"$T_DIR/job.lock\" 2>/dev/null || exit 75\n");
+    out.push_str("t_put job.pid \"$$\"\n");
+    out.push_str("trap t_term TERM INT\n");
+    if !config.prefix.trim().is_empty() {
+        let _ = writeln!(out, "{}", config.prefix.trim_end());
+    }
+    if let Some(tsocks) = &config.tsocks {
+        out.push_str(&tsocks_lines(tsocks));
+    }
+    if let Some(lines) = plan.annotations.get("slurm-job.vk.io/pre-exec").or_else(|| plan.annotations.get("job.vk.io/pre-exec")) {
+        // Only here if the host's policy names the annotation.
+        let _ = writeln!(out, "{}", lines.trim_end());
+    }
+    if !config.shared {
+        out.push_str("rm -rf -- \"$T_WORK\"; mkdir -m 700 -- \"$T_WORK\" || t_fail 'cannot make the folder of volumes'\n");
+        carry(plan, &mut out);
+    }
+    for (at, container) in plan.all().enumerate() {
+        let launch = config.runtime.launch(plan, container, &config.image_prefix, config.shared)?;
+        let _ = writeln!(out, "t_ctn_{at}() {{");
+        for line in runtime::lines(&launch) {
+            let _ = writeln!(out, "  {line}");
+        }
+        out.push_str("}\n");
+    }
+    for (at, container) in plan.init.iter().enumerate() {
+        let _ = writeln!(out, "t_init {} t_ctn_{at}", quote(&container.name));
+    }
+    for (at, container) in plan.containers.iter().enumerate() {
+        let _ = writeln!(out, "t_main {} t_ctn_{}", quote(&container.name), at + plan.init.len());
+    }
+    out.push_str("for t_pid in $T_PIDS; do t_wait \"$t_pid\"; done\nT_LAST=0\n");
+    let names = plan.containers.iter().map(|container| quote(&container.name)).collect::<Vec<_>>().join(" ");
+    let _ = writeln!(out, "for t_name in {names}; do");
+    out.push_str("  read -r T_CODE <\"$T_DIR/run-$t_name.status\" || T_CODE=137\n");
+    out.push_str("  [ \"$T_CODE\" -le \"$T_LAST\" ] || T_LAST=$T_CODE\ndone\nt_end \"$T_LAST\"\n");
+    Ok(out)
+}
+
+/// A script that runs one command as the container would.
+pub fn exec_script(plan: &Plan, container: &Container, command: &[String], config: &ScriptConfig, folder: &Path) -> Result<String, PlanError> {
+    let once = Container { command: Some(command.to_vec()), args: None, ..container.clone() };
+    let mut launch = config.runtime.launch(plan, &once, &config.image_prefix, config.shared)?;
+    // The container's own preparations have been made.
+    launch.before.clear();
+    let mut out = format!("#!{}\nT_DIR={}\n", config.bash, quote(&folder.display().to_string()));
+    if config.shared {
+        out.push_str("T_WORK=$T_DIR\n");
+    } else {
+        let _ = writeln!(out, "T_WORK=${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}/tarbet-{}", plan.id.uid);
+    }
+    let clean = FUNCTIONS.lines().find(|line| line.starts_with("t_clean")).unwrap_or_default();
+    let _ = writeln!(out, "{clean}\nrm -f -- \"$0\"");
+    for line in runtime::lines(&launch) {
+        let _ = writeln!(out, "{line}");
+    }
+    Ok(out)
+}
+
+/// The volumes as commands: folders, and files with their contents.
+fn carry(plan: &Plan, out: &mut String) {
+    for volume in &plan.volumes {
+        let folder = &volume.folder;
+        match &volume.content {
+            Content::Empty => {
+                let _ = writeln!(out, "t_folder {} 777", quote(folder.as_str()));
+            }
+            Content::Files(files) => {
+                let _ = writeln!(out, "t_folder {} 755", quote(folder.as_str()));
+                for (path, file) in files {
+                    let place = quote(&format!("{folder}/{path}"));
+                    let text = std::str::from_utf8(&file.content).ok().filter(|text| !text.contains('\0'));
+                    let (form, content) = match text {
+                        Some(text) => ("%s", quote(text)),
+                        None => ("%b", quote_bytes(&file.content)),
+                    };
+                    let _ = writeln!(out, "t_file {place} {:o} {form} {content}", file.mode);
+                }
+            }
+            Content::Host(_) => {}
+        }
+    }
+    for container in plan.all() {
+        for mount in &container.mounts {
+            let volume = &plan.volumes[mount.volume];
+            if let (Some(part), Content::Empty) = (&mount.sub_path, &volume.content) {
+                let _ = writeln!(out, "t_folder {} 777", quote(&format!("{}/{part}", volume.folder)));
+            }
+        }
+    }
+}
+
+/// A SOCKS connection to the login node, and the library that uses it.
+fn tsocks_lines(tsocks: &Tsocks) -> String {
+    let (node, library) = (Word::text(&tsocks.login_node), Word::text(tsocks.library.display().to_string()));
+    format!(
+        r#"t_port=$((10000 + ${{SLURM_JOB_ID:-$$}} % 50000)) t_try=0
+while [ "$t_try" -lt 20 ]; do
+  ssh -4 -N -o BatchMode=yes -o ExitOnForwardFailure=yes -D "127.0.0.1:$t_port" -- {node} </dev/null & T_SSH=$!
+  sleep 1
+  kill -0 "$T_SSH" 2>/dev/null && break
+  T_SSH= t_port=$((t_port + 1)) t_try=$((t_try + 1))
+done
+[ -n "$T_SSH" ] || t_fail 'no connection to the login node for tsocks'
+printf 'local = 10.0.0.0/255.0.0.0\nserver = 127.0.0.1\nserver_port = %s\n' "$t_port" >"$T_DIR/tsocks.conf"
+export TSOCKS_CONF_FILE="$T_DIR/tsocks.conf" LD_PRELOAD={library}
+"#
+    )
+}
+
+/// Slurm replaces `%x` in names of output files, and reads quotes.
+fn escape_output(folder: &str) -> String {
+    format!("\"{}/job.out\"", folder.replace('%', "%%"))
+}

@@ -1,0 +1,182 @@
+//! What a job and its files say about a container.
+//!
+//! | Slurm | reported |
+//! |---|---|
+//! | PD CF RQ RH RS RD SE | waiting, with Slurm's reason |
+//! | R CG S ST SI SO RV | running once its turn came, else waiting |
+//! | CD F | ended, code from its file, else the job's own |
+//! | TO DL | ended 143, `SlurmJobTimeout`, unless its file says otherwise |
+//! | OOM | ended 137, `OOMKilled` |
+//! | CA PR | ended 143, `SlurmJobCancelled`, `SlurmJobPreempted` |
+//! | NF BF | ended 137, `SlurmNodeFail`, `SlurmBootFail` |
+//! | anything else | as it was |
+//!
+//! A file of the container itself always has the last word: it is written by the job at the very
+//! moment, and stays when the controller has forgotten the job. Slurm's exit codes are raw wait
+//! statuses: 1792 is 7, and 15 is the signal TERM.
+
+use std::time::SystemTime;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{
+    ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+/// How a job is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobState {
+    /// Not begun, and why.
+    Pending(String),
+    /// Begun.
+    Running,
+    /// Ended by itself, with a raw wait status.
+    Ended(i32),
+    /// Ended by something else: the code and the reason to tell.
+    Killed(i32, &'static str),
+    /// A state we do not know.
+    Odd(String),
+}
+
+/// Reads Slurm's compact state, raw wait status and reason.
+pub fn job_state(compact: &str, raw: i32, reason: &str) -> JobState {
+    match compact {
+        "PD" | "CF" | "RQ" | "RH" | "RS" | "RD" | "SE" => JobState::Pending(reason.to_owned()),
+        "R" | "CG" | "S" | "ST" | "SI" | "SO" | "RV" => JobState::Running,
+        "CD" | "F" => JobState::Ended(raw),
+        "TO" | "DL" => JobState::Killed(143, "SlurmJobTimeout"),
+        "OOM" => JobState::Killed(137, "OOMKilled"),
+        "CA" => JobState::Killed(143, "SlurmJobCancelled"),
+        "PR" => JobState::Killed(143, "SlurmJobPreempted"),
+        "NF" => JobState::Killed(137, "SlurmNodeFail"),
+        "BF" => JobState::Killed(137, "SlurmBootFail"),
+        other => JobState::Odd(other.to_owned()),
+    }
+}
+
+/// The exit code in a raw wait status; a signal counts from 128.
+pub fn exit_code(raw: i32) -> i32 {
+    match raw & 0x7f {
+        0 => (raw >> 8) & 0xff,
+        signal => 128 + signal,
+    }
+}
+
+/// What the files of a container say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// When it began.
+    pub started: Option<SystemTime>,
+    /// Its code, and when it ended.
+    pub ended: Option<(i32, SystemTime)>,
+    /// Its last message.
+    pub message: String,
+}
+
+/// What is known of the job of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobView {
+    /// It was not submitted yet.
+    Unsent,
+    /// The batch system says so.
+    Seen(JobState),
+    /// The batch system does not know it any more.
+    Forgotten,
+    /// Nobody can say at the moment.
+    Unknown,
+}
+
+/// The state of a container. `too_early` while an init container before it has not ended well.
+pub fn container_state(marks: &Marks, job: &JobView, too_early: bool) -> ContainerState {
+    let time = |time: SystemTime| Timestamp::try_from(time).ok().map(Time);
+    let waiting = |reason: &str, message: &str| ContainerState {
+        waiting: Some(ContainerStateWaiting {
+            reason: Some(reason.to_owned()),
+            message: (!message.is_empty()).then(|| message.to_owned()),
+        }),
+        ..Default::default()
+    };
+    let ended = |code: i32, reason: &str, at: Option<SystemTime>, message: &str| ContainerState {
+        terminated: Some(ContainerStateTerminated {
+            exit_code: code,
+            reason: Some(reason.to_owned()),
+            message: (!message.is_empty()).then(|| message.to_owned()),
+            started_at: marks.started.and_then(time),
+            finished_at: at.and_then(time),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    if let Some((code, at)) = marks.ended {
+        return ended(code, if code == 0 { "Completed" } else { "Error" }, Some(at), &marks.message);
+    }
+    let running = || match marks.started {
+        Some(at) => ContainerState {
+            running: Some(ContainerStateRunning { started_at: time(at) }),
+            ..Default::default()
+        },
+        None if too_early => waiting("PodInitializing", ""),
+        None => waiting("ContainerCreating", ""),
+    };
+    match job {
+        JobView::Unsent => waiting("ContainerCreating", "the job is being submitted"),
+        JobView::Unknown | JobView::Seen(JobState::Running | JobState::Odd(_)) => running(),
+        // The job has begun, whatever an older look says.
+        JobView::Seen(JobState::Pending(_)) if marks.started.is_some() => running(),
+        JobView::Seen(JobState::Pending(reason)) => waiting("JobPending", reason),
+        JobView::Seen(JobState::Ended(raw)) => {
+            let code = exit_code(*raw);
+            // A container whose turn never came did not end well, even if the job did.
+            let code = if code == 0 && marks.started.is_none() { 125 } else { code };
+            ended(code, if code == 0 { "Completed" } else { "Error" }, None, "the job ended without a word of the container")
+        }
+        JobView::Seen(JobState::Killed(code, reason)) => ended(*code, reason, None, ""),
+        JobView::Forgotten => ended(137, "JobLost", None, "the job is gone and left no word of the container"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn raw_wait_statuses() {
+        assert_eq!(exit_code(1792), 7);
+        assert_eq!(exit_code(15), 143);
+        assert_eq!(exit_code(9 | 0x80), 137);
+        assert_eq!(exit_code(0), 0);
+    }
+
+    #[test]
+    fn a_starting_job_is_not_a_failed_one() {
+        for (compact, reason) in [("CF", "None"), ("PD", "Resources")] {
+            let view = JobView::Seen(job_state(compact, 0, reason));
+            let state = container_state(&Marks::default(), &view, false);
+            assert_eq!(state.waiting.unwrap().message.as_deref(), Some(reason));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn exactly_one_state_and_files_win(
+            started in any::<bool>(), code in proptest::option::of(0i32..256),
+            compact in prop_oneof![Just("PD"), Just("R"), Just("CD"), Just("F"), Just("TO"), Just("OOM"), Just("XX"), Just("CA")],
+            raw in 0i32..65536, early in any::<bool>(), known in 0u8..4,
+        ) {
+            let now = SystemTime::UNIX_EPOCH;
+            let marks = Marks { started: started.then_some(now), ended: code.map(|code| (code, now)), message: String::new() };
+            let view = match known { 0 => JobView::Unsent, 1 => JobView::Forgotten, 2 => JobView::Unknown,
+                _ => JobView::Seen(job_state(compact, raw, "why")) };
+            let state = container_state(&marks, &view, early);
+            let count = [state.waiting.is_some(), state.running.is_some(), state.terminated.is_some()];
+            prop_assert_eq!(count.into_iter().filter(|x| *x).count(), 1);
+            if let Some(code) = code {
+                prop_assert_eq!(state.terminated.unwrap().exit_code, code);
+            } else if matches!(view, JobView::Unknown | JobView::Unsent) {
+                prop_assert!(state.terminated.is_none(), "not knowing is not failing");
+            }
+        }
+    }
+}

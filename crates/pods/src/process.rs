@@ -1,0 +1,111 @@
+//! Plain processes of this machine as a batch system, for hosts that have neither Docker nor Slurm.
+//!
+//! A pod's script runs in a session of its own and outlives the plugin. It is known by its
+//! process id and start time, which no other process ever shares.
+
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::process::Command;
+
+use crate::batch::{BatchSystem, Job, JobSeen, SubmitError, states::JobState};
+use crate::error::RunError;
+use crate::folder::Folder;
+use crate::wire::is_uid;
+
+/// Processes of this machine.
+#[derive(Debug, Clone)]
+pub struct Processes {
+    root: PathBuf,
+    bash: String,
+}
+
+impl Processes {
+    /// Runs scripts of pods below this data root with this shell.
+    pub fn new(root: PathBuf, bash: String) -> Self {
+        Self { root, bash }
+    }
+}
+
+#[async_trait]
+impl BatchSystem for Processes {
+    fn name(&self) -> &'static str {
+        "the machine"
+    }
+
+    async fn submit(&self, job: &Job) -> Result<String, SubmitError> {
+        let refused = |what: &str| {
+            let what = what.to_owned();
+            move |error: std::io::Error| SubmitError::Refused(format!("{what}: {error}"))
+        };
+        let output = fs::File::create(job.folder.join("job.out")).map_err(refused("cannot write job.out"))?;
+        let mut command = std::process::Command::new("setsid");
+        command.arg(&self.bash).arg(&job.script).current_dir("/");
+        command.stdin(Stdio::null()).stdout(output.try_clone().map_err(refused("cannot write job.out"))?).stderr(output);
+        // A group of its own already, so that a signal to the plugin's group spares it.
+        command.process_group(0);
+        let mut child = Command::from(command).spawn().map_err(refused("cannot run setsid"))?;
+        let id = child.id().and_then(identity).unwrap_or_else(|| "0-0".into());
+        // Waited for, or it would stay a zombie until the plugin ends.
+        tokio::spawn(async move { child.wait().await });
+        Ok(id)
+    }
+
+    async fn list(&self) -> Result<Vec<JobSeen>, RunError> {
+        let entries = fs::read_dir(&self.root).map_err(RunError::folder("read the data root"))?;
+        let mut jobs = Vec::new();
+        for entry in entries.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let Some(uid) = name.get(name.len().saturating_sub(36)..).filter(|uid| is_uid(uid)) else { continue };
+            let Ok(folder) = Folder::open(&entry.path()) else { continue };
+            let Some(id) = running_id(&folder) else { continue };
+            let alive = id.split_once('-').and_then(|(pid, _)| pid.parse().ok()).and_then(identity) == Some(id.clone());
+            let state = if alive { JobState::Running } else { JobState::Killed(137, "ProcessLost") };
+            jobs.push(JobSeen { id, name: uid.to_owned(), state });
+        }
+        Ok(jobs)
+    }
+
+    async fn cancel(&self, _name: &str, id: Option<&str>, grace: Duration) -> Result<(), RunError> {
+        let Some(id) = id else { return Ok(()) };
+        let alive = || id.split_once('-').and_then(|(pid, _)| pid.parse().ok()).and_then(identity).as_deref() == Some(id);
+        let group = id.split_once('-').and_then(|(pid, _)| pid.parse().ok()).and_then(Pid::from_raw);
+        let Some(group) = group.filter(|_| alive()) else { return Ok(()) };
+        let _ = kill_process_group(group, Signal::TERM);
+        let end = tokio::time::Instant::now() + grace;
+        while alive() && tokio::time::Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        if alive() {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        Ok(())
+    }
+
+    fn inside(&self, _id: &str) -> Result<Command, RunError> {
+        Ok(Command::new("env"))
+    }
+}
+
+/// The id as it was recorded, or as the script itself noted it when the plugin died in between.
+fn running_id(folder: &Folder) -> Option<String> {
+    folder.text("JobID.jid").or_else(|| folder.text("job.pid").and_then(|pid| pid.parse().ok()).and_then(identity))
+}
+
+/// A process beyond doubt: its id and when it started. `None` if it has ended.
+fn identity(pid: u32) -> Option<String> {
+    let stat = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?;
+    // The name, in parentheses, may itself hold blanks and parentheses.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    Some(format!("{pid}-{}", fields.nth(18)?))
+}

@@ -1,0 +1,205 @@
+//! The script of a pod says exactly what the pod says, and nothing of the pod is ever run by it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use serde_json::json;
+use tarbet_pods::batch::runtime::Runtime;
+use tarbet_pods::batch::script::{ScriptConfig, Tsocks, script};
+use tarbet_pods::plan::{Plan, Policy, plan};
+use tarbet_pods::slurm::flags::{FlagConfig, Flavor, flags};
+use tarbet_pods::wire::{RetrievedPod, read};
+
+use super::pods::{effort, with};
+
+const UID: &str = "cf9e6237-0c5f-47c2-a6d8-912b12f93a20";
+
+fn config(runtime: Runtime, shared: bool) -> ScriptConfig {
+    ScriptConfig {
+        bash: "/bin/bash".into(),
+        prefix: String::new(),
+        runtime,
+        image_prefix: "docker://".into(),
+        shared,
+        tsocks: None,
+        kill_wait: Duration::from_secs(25),
+    }
+}
+
+fn singularity(path: &Path) -> Runtime {
+    let options = ["--nv", "--no-eval", "--containall"].map(str::to_owned).to_vec();
+    Runtime::Singularity { path: path.display().to_string(), options }
+}
+
+fn sample() -> Plan {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/samples/api-to-plugin-create.json");
+    let text = fs::read_to_string(path).unwrap();
+    let body = &text[text.find("\n{\n \"pod\"").unwrap()..];
+    let mut pod: RetrievedPod = read(body.as_bytes(), "a pod").unwrap();
+    pod.pod.metadata.uid = Some(UID.into());
+    plan(&pod, &Policy::default()).unwrap()
+}
+
+fn written(plan: &Plan, config: &ScriptConfig) -> String {
+    let flavors = [("small".to_owned(), Flavor { slurm_flags: vec!["--partition=debug".into()], ..Default::default() })];
+    let flag_config = FlagConfig { flavors: flavors.into(), default_flavor: "small".into(), default_uid: None };
+    let flags = flags(plan, &flag_config, &Policy::default()).unwrap();
+    script(plan, config, Path::new("/data/pods/default-uid"), &flags).unwrap()
+}
+
+/// The part that differs between scripts.
+fn own(script: &str) -> String {
+    let functions = script.find("t_put()").unwrap();
+    let rest = script.find("# Whoever").unwrap();
+    format!("{}...\n{}", &script[..functions], &script[rest..])
+}
+
+#[test]
+fn the_recorded_pod_for_singularity() {
+    let mut config = config(singularity(Path::new("singularity")), false);
+    config.prefix = "module load singularity".into();
+    insta::assert_snapshot!(own(&written(&sample(), &config)));
+}
+
+#[test]
+fn the_recorded_pod_for_podman_on_a_shared_file_system_through_tsocks() {
+    let mut config = config(Runtime::Podman { path: "podman".into(), options: vec![] }, true);
+    config.tsocks = Some(Tsocks { library: "/usr/lib/libtsocks.so".into(), login_node: "login01".into() });
+    insta::assert_snapshot!(own(&written(&sample(), &config)));
+}
+
+#[test]
+fn the_recorded_pod_for_enroot_and_for_processes() {
+    let enroot = Runtime::Enroot { path: "enroot".into(), options: vec!["--root".into()] };
+    let process = Runtime::Process { bwrap: "/usr/bin/bwrap".into() };
+    let tail = |script: &str| script[script.find("t_ctn_0()").unwrap()..].to_owned();
+    let both = [enroot, process].map(|runtime| tail(&written(&sample(), &config(runtime, false))));
+    insta::assert_snapshot!(both.join("----\n"));
+}
+
+/// Takes the place of singularity: writes down its arguments, its variables and what is bound.
+const RECORDER: &str = r#"#!/bin/bash
+mkdir -p "$REC_OUT"
+printf '%s\0' "$@" >"$REC_OUT/arguments"
+env -0 >"$REC_OUT/variables"
+n=0
+while [ $# -gt 0 ]; do
+  if [ "$1" = --bind ]; then shift; cp -a -- "${1%:*:*}" "$REC_OUT/bind-$n"; n=$((n + 1)); fi
+  shift
+done
+"#;
+
+/// Text that a careless script would run, split or swallow.
+fn nasty(canary: &Path) -> impl Strategy<Value = String> + use<> {
+    let touch = format!("touch {}", canary.display());
+    prop_oneof![
+        Just(format!("$({touch})")),
+        Just(format!("`{touch}`")),
+        Just(format!("'; {touch}; '")),
+        Just(format!("\"; {touch}; \"")),
+        Just(format!("\n{touch}\n")),
+        Just(format!("\\'; {touch} #")),
+        Just(format!("' || {touch} && echo '")),
+        Just(format!("${{x:-$({touch})}}")),
+        Just(format!("EOF\n{touch}\n")),
+        Just(format!("#SBATCH --wrap='{touch}'\n")),
+        Just("-n -e --help -- * ? [a] ~ ! {a,b} & | < > %s %b \\0101".to_owned()),
+        "[^\\x00]{0,30}",
+        Just(String::new()),
+    ]
+}
+
+#[derive(Debug)]
+struct Case {
+    command: Vec<String>,
+    args: Vec<String>,
+    env: BTreeMap<String, String>,
+    image: String,
+    files: BTreeMap<String, String>,
+    target: String,
+}
+
+fn case(canary: &Path) -> impl Strategy<Value = Case> + use<> {
+    let words = |least: usize| proptest::collection::vec(nasty(canary), least..4);
+    let name = prop_oneof![4 => "[A-Z_][A-Z0-9_]{0,8}", 1 => "[a-z]{1,4}[.-][a-z$`']{1,6}"];
+    let file = nasty(canary).prop_map(|text| text.replace(['/', '\n'], "_")).prop_filter("a name", |name| {
+        tarbet_pods::plan::RelPath::new(name.clone()).is_ok()
+    });
+    let target = nasty(canary).prop_map(|text| format!("/mnt/{}", text.replace([':', ',', '"', '\\', '\n', '/'], "_")));
+    let target = target.prop_filter("a place", |text| tarbet_pods::plan::path::mount_target(text).is_ok());
+    let image = nasty(canary).prop_map(|text| format!("img{}", text.replace(char::is_whitespace, "")));
+    let image = image.prop_filter("an image", |text| !text.contains(char::is_control));
+    (words(1), words(0), proptest::collection::btree_map(name, nasty(canary), 0..4), image,
+        proptest::collection::btree_map(file, nasty(canary), 0..3), target)
+        .prop_map(|(command, args, env, image, files, target)| Case { command, args, env, image, files, target })
+}
+
+#[test]
+fn a_real_shell_gives_the_container_exactly_what_the_pod_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let canary = folder.path().join("canary");
+    let recorder = folder.path().join("recorder");
+    fs::write(&recorder, RECORDER).unwrap();
+    fs::set_permissions(&recorder, fs::Permissions::from_mode(0o755)).unwrap();
+    let cases = Config { cases: effort(100), failure_persistence: None, ..Config::default() };
+    let run = TestRunner::new(cases).run(&case(&canary), |case| {
+        check(&case, folder.path(), &recorder);
+        prop_assert!(!canary.exists(), "the canary was touched");
+        Ok(())
+    });
+    run.unwrap();
+}
+
+fn check(case: &Case, folder: &Path, recorder: &Path) {
+    // Kubernetes' own `$(NAME)` is not what is tested here.
+    let literal = |text: &String| text.replace('$', "$$");
+    let env: Vec<_> = case.env.iter().map(|(name, value)| json!({"name": name, "value": literal(value)})).collect();
+    let spec = json!({
+        "volumes": [{"name": "v", "configMap": {"name": "cm"}}],
+        "containers": [{
+            "name": "main", "image": case.image, "env": env,
+            "command": case.command.iter().map(literal).collect::<Vec<_>>(),
+            "args": case.args.iter().map(literal).collect::<Vec<_>>(),
+            "volumeMounts": [{"name": "v", "mountPath": case.target}],
+        }],
+    });
+    let data = json!([{"name": "main", "configMaps": [{"metadata": {"name": "cm"}, "data": case.files}]}]);
+    let plan = plan(&with(spec, data, json!({})), &Policy::default()).unwrap();
+    let (home, out) = (folder.join(&plan.id.uid), folder.join("out"));
+    fs::create_dir(&home).unwrap();
+    let _ = fs::remove_dir_all(&out);
+    let text = script(&plan, &config(singularity(recorder), false), &home, &[]).unwrap();
+    fs::write(home.join("job.sh"), &text).unwrap();
+    let status = Command::new("/bin/bash").arg(home.join("job.sh")).env("REC_OUT", &out).env("TMPDIR", folder).status();
+    assert!(status.unwrap().success(), "{text}");
+
+    let arguments = fs::read(out.join("arguments")).unwrap_or_else(|_| panic!("{text}"));
+    let bind = format!("{}/tarbet-{}/configMaps/cm:{}:ro", folder.display(), plan.id.uid, case.target);
+    let mut wanted: Vec<&str> = vec!["exec", "--nv", "--no-eval", "--containall", "--bind", &bind];
+    let image = format!("docker://{}", case.image);
+    wanted.push(if case.image.contains("://") { &case.image } else { &image });
+    wanted.extend(case.command.iter().chain(&case.args).map(String::as_str));
+    let wanted: Vec<u8> = wanted.into_iter().flat_map(|word| [word.as_bytes(), &[0]].concat()).collect();
+    assert_eq!(String::from_utf8_lossy(&arguments), String::from_utf8_lossy(&wanted));
+
+    let variables = fs::read(out.join("variables")).unwrap();
+    let variables: Vec<&[u8]> = variables.split(|byte| *byte == 0).collect();
+    for (name, value) in &case.env {
+        let line = format!("SINGULARITYENV_{name}={value}");
+        assert!(variables.contains(&line.as_bytes()), "{line}");
+    }
+    for (name, content) in &case.files {
+        assert_eq!(&fs::read_to_string(out.join("bind-0").join(name)).unwrap(), content);
+    }
+    let count = fs::read_dir(out.join("bind-0")).unwrap().count();
+    assert_eq!(count, case.files.len());
+    let left: PathBuf = folder.join(format!("tarbet-{}", plan.id.uid));
+    assert!(!left.exists(), "volumes do not outlive the job");
+    fs::remove_dir_all(home).unwrap();
+}

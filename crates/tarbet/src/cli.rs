@@ -138,7 +138,8 @@ pub fn run(cli: Cli) -> Result<(), Problem> {
 fn block_on(command: impl Future<Output = Result<(), Problem>>) -> Result<(), Problem> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| {
-        Problem::new(&tarbet_telemetry::codes::ground::INTERNAL, "The command cannot start.").because(error.to_string())
+        Problem::new(&tarbet_telemetry::codes::ground::INTERNAL, "The command cannot start.")
+            .because(error.to_string())
     })?;
     runtime.block_on(command)
 }

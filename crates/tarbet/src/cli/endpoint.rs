@@ -84,21 +84,30 @@ impl ServerArgs {
     /// Finds the gateway and reads the token.
     pub fn connect(&self) -> Result<Server, Problem> {
         let local = if self.server.is_none() { Endpoint::read(&state_folder()) } else { None };
-        let url = self.server.clone().or_else(|| local.as_ref().map(|local| local.api.clone())).ok_or_else(|| {
-            Problem::new(&ground::BAD_REQUEST, "No gateway is named, and no `tarbet up` runs on this machine.")
+        let url = self.server.clone().or_else(|| local.as_ref().map(|local| local.api.clone())).ok_or_else(
+            || {
+                Problem::new(
+                    &ground::BAD_REQUEST,
+                    "No gateway is named, and no `tarbet up` runs on this machine.",
+                )
                 .at("tarbet command line")
                 .because("neither --server nor TARBET_SERVER is set")
                 .advising("start `tarbet up`, or give --server URL --token-file FILE")
-        })?;
-        let token_file = self.token_file.clone().or_else(|| local.as_ref().map(|local| local.token_file.clone()));
+            },
+        )?;
+        let token_file =
+            self.token_file.clone().or_else(|| local.as_ref().map(|local| local.token_file.clone()));
         let token_file = token_file.ok_or_else(|| {
             Problem::new(&reach::CREDENTIALS_MISSING, "No token is named.")
                 .at("tarbet command line")
                 .advising("give --token-file FILE or set TARBET_TOKEN_FILE")
         })?;
         let token = Secret::from_file(&token_file).map_err(|error| {
-            Problem::new(&ground::SECRET_UNREADABLE, format!("The token in {} cannot be read.", token_file.display()))
-                .because(chain(&error))
+            Problem::new(
+                &ground::SECRET_UNREADABLE,
+                format!("The token in {} cannot be read.", token_file.display()),
+            )
+            .because(chain(&error))
         })?;
         let ca_file = self.ca_file.clone().or_else(|| local.as_ref().and_then(|local| local.ca_file.clone()));
         let http = http_client(ca_file.as_deref())?;
@@ -108,13 +117,16 @@ impl ServerArgs {
 
 fn http_client(ca_file: Option<&Path>) -> Result<reqwest::Client, Problem> {
     let unusable = |cause: String| {
-        Problem::new(&ground::CERTIFICATE_UNUSABLE, "The authority's certificate cannot be used.").because(cause)
+        Problem::new(&ground::CERTIFICATE_UNUSABLE, "The authority's certificate cannot be used.")
+            .because(cause)
     };
     tarbet_identity::tls::install_default_provider();
     let mut client = reqwest::Client::builder().no_proxy();
     if let Some(file) = ca_file {
         let pem = std::fs::read(file).map_err(|error| unusable(format!("{}: {error}", file.display())))?;
-        for certificate in reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| unusable(chain(&error)))? {
+        for certificate in
+            reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| unusable(chain(&error)))?
+        {
             client = client.add_root_certificate(certificate);
         }
     }
@@ -152,9 +164,12 @@ impl Server {
             Problem::new(&reach::GATEWAY_UNREACHABLE, format!("The gateway at {} does not answer.", self.url))
                 .at("this machine → gateway")
                 .because(chain(&error.without_url()))
-                .advising("check the URL, and that the gateway runs: its readiness is on its observability port")
+                .advising(
+                    "check the URL, and that the gateway runs: its readiness is on its observability port",
+                )
         };
-        let mut request = self.http.request(method, format!("{}{path}", self.url)).bearer_auth(self.token.expose());
+        let mut request =
+            self.http.request(method, format!("{}{path}", self.url)).bearer_auth(self.token.expose());
         if let Some(body) = body {
             request = request.json(&body);
         }
@@ -165,8 +180,11 @@ impl Server {
             return Ok(bytes.to_vec());
         }
         Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| {
-            Problem::new(&reach::PROTOCOL_VIOLATION, format!("The gateway answered {status} and did not say why."))
-                .at(format!("gateway at {}", self.url))
+            Problem::new(
+                &reach::PROTOCOL_VIOLATION,
+                format!("The gateway answered {status} and did not say why."),
+            )
+            .at(format!("gateway at {}", self.url))
         }))
     }
 }

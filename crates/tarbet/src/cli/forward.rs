@@ -6,8 +6,8 @@ use clap::Args;
 use tarbet_link::{Address, Dialer, Target, relay};
 use tarbet_reach::client::{self, Client};
 use tarbet_reach::names::SiteName;
-use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::Problem;
+use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::supervisor::Signals;
 use tokio::net::TcpListener;
 
@@ -37,10 +37,12 @@ pub async fn run(args: ForwardArgs) -> Result<(), Problem> {
     let gateway = Client::new(&server.url, server.token.clone(), server.ca_file.as_deref())?;
     let site = gateway.site(args.site.clone());
     let listener = TcpListener::bind(args.listen).await.map_err(|error| {
-        Problem::new(&ground::ADDRESS_IN_USE, format!("{} cannot be bound.", args.listen)).because(error.to_string())
+        Problem::new(&ground::ADDRESS_IN_USE, format!("{} cannot be bound.", args.listen))
+            .because(error.to_string())
     })?;
     let address = listener.local_addr().unwrap_or(args.listen);
-    crate::output::Format::Table.text(&format!("{address} leads to {} at `{}`. Ctrl-C ends it.", args.target, args.site))?;
+    crate::output::Format::Table
+        .text(&format!("{address} leads to {} at `{}`. Ctrl-C ends it.", args.target, args.site))?;
     let signals = Signals::listen().map_err(|error| {
         Problem::new(&ground::INTERNAL, "The command cannot listen for signals.").because(error.to_string())
     })?;

@@ -20,7 +20,9 @@ pub const EXAMPLES: &str = "Examples:
 #[derive(Debug, Subcommand)]
 pub enum KubeCommand {
     /// Write a kubeconfig context named after the site
-    #[command(after_help = "Examples:\n  tarbet kube login lab\n  tarbet kube login lab --kubeconfig ./lab.kubeconfig")]
+    #[command(
+        after_help = "Examples:\n  tarbet kube login lab\n  tarbet kube login lab --kubeconfig ./lab.kubeconfig"
+    )]
     Login(LoginArgs),
 }
 
@@ -41,15 +43,22 @@ pub struct LoginArgs {
 pub fn run(command: KubeCommand, format: Format) -> Result<(), Problem> {
     let KubeCommand::Login(args) = command;
     let server = args.server.connect()?;
-    let url = args.kubernetes.or_else(|| server.local.as_ref().map(|local| local.kubernetes.clone())).ok_or_else(|| {
-        Problem::new(&ground::BAD_REQUEST, "The gateway's Kubernetes listener is not known.")
-            .at("tarbet command line")
-            .because("neither --kubernetes nor TARBET_KUBERNETES is set, and no `tarbet up` runs here")
-            .advising("give --kubernetes https://GATEWAY:8154")
-    })?;
+    let url = args
+        .kubernetes
+        .or_else(|| server.local.as_ref().map(|local| local.kubernetes.clone()))
+        .ok_or_else(|| {
+            Problem::new(&ground::BAD_REQUEST, "The gateway's Kubernetes listener is not known.")
+                .at("tarbet command line")
+                .because("neither --kubernetes nor TARBET_KUBERNETES is set, and no `tarbet up` runs here")
+                .advising("give --kubernetes https://GATEWAY:8154")
+        })?;
     let file = args.kubeconfig.unwrap_or_else(default_kubeconfig);
     let unusable = |cause: String| {
-        Problem::new(&ground::CONFIG_UNREADABLE, format!("The kubeconfig {} cannot be changed.", file.display())).because(cause)
+        Problem::new(
+            &ground::CONFIG_UNREADABLE,
+            format!("The kubeconfig {} cannot be changed.", file.display()),
+        )
+        .because(cause)
     };
     let mut config = match std::fs::read_to_string(&file) {
         Ok(text) => serde_saphyr::from_str::<Value>(&text).map_err(|error| unusable(error.to_string()))?,
@@ -59,7 +68,11 @@ pub fn run(command: KubeCommand, format: Format) -> Result<(), Problem> {
     login(&mut config, &args.site, url.trim_end_matches('/'), &server).map_err(unusable)?;
     let text = serde_saphyr::to_string(&config).map_err(|error| unusable(error.to_string()))?;
     write_private(&file, &text).map_err(|error| unusable(error.to_string()))?;
-    format.text(&format!("The context `{}` is in {}. Next: kubectl --context {0} get pods", args.site, file.display()))
+    format.text(&format!(
+        "The context `{}` is in {}. Next: kubectl --context {0} get pods",
+        args.site,
+        file.display()
+    ))
 }
 
 /// Puts cluster, user and context named after the site into a kubeconfig; others stay as they are.
@@ -98,9 +111,9 @@ fn put(config: &mut Value, list: &str, entry: Value) -> Result<(), String> {
 
 fn default_kubeconfig() -> PathBuf {
     let first = std::env::var("KUBECONFIG").ok().and_then(|paths| paths.split(':').next().map(PathBuf::from));
-    first.filter(|path| !path.as_os_str().is_empty()).unwrap_or_else(|| {
-        PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".kube/config")
-    })
+    first
+        .filter(|path| !path.as_os_str().is_empty())
+        .unwrap_or_else(|| PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".kube/config"))
 }
 
 /// Replaces the file in one step, readable by the owner alone: it holds a token.
@@ -112,7 +125,8 @@ fn write_private(file: &std::path::Path, text: &str) -> std::io::Result<()> {
     }
     let mut beside = file.as_os_str().to_owned();
     beside.push(".tarbet-new");
-    let mut new = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+    let mut new =
+        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
     new.write_all(text.as_bytes())?;
     new.sync_all()?;
     std::fs::rename(&beside, file)

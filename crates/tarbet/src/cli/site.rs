@@ -81,16 +81,22 @@ pub async fn run(args: SiteArgs, format: Format) -> Result<(), Problem> {
         }
         SiteCommand::Token { name, expires_in } => {
             let body = serde_json::json!({"expiresInSeconds": expires_in.map(|duration| duration.as_secs())});
-            let token: NewToken = server.ask(Method::POST, &format!("/v1/sites/{name}/tokens"), Some(body)).await?;
+            let token: NewToken =
+                server.ask(Method::POST, &format!("/v1/sites/{name}/tokens"), Some(body)).await?;
             match format {
                 Format::Table => format.text(&token.token),
                 _ => format.value(&token),
             }
         }
         SiteCommand::Tokens { name } => {
-            let tokens: Vec<TokenView> = server.ask(Method::GET, &format!("/v1/sites/{name}/tokens"), None).await?;
+            let tokens: Vec<TokenView> =
+                server.ask(Method::GET, &format!("/v1/sites/{name}/tokens"), None).await?;
             let rows: Vec<_> = tokens.iter().map(|token| serde_json::json!(token)).collect();
-            format.rows(&["id", "created", "expires", "revoked"], &["id", "created", "expires", "revoked"], &rows)
+            format.rows(
+                &["id", "created", "expires", "revoked"],
+                &["id", "created", "expires", "revoked"],
+                &rows,
+            )
         }
         SiteCommand::Revoke { name, token } => {
             server.tell(Method::DELETE, &format!("/v1/sites/{name}/tokens/{token}")).await?;
@@ -99,15 +105,23 @@ pub async fn run(args: SiteArgs, format: Format) -> Result<(), Problem> {
     }
 }
 
-async fn add(server: &Server, name: &SiteName, gateway: Option<String>, format: Format) -> Result<(), Problem> {
+async fn add(
+    server: &Server,
+    name: &SiteName,
+    gateway: Option<String>,
+    format: Format,
+) -> Result<(), Problem> {
     let body = serde_json::json!({"name": name});
     let site: NewSite = server.ask(Method::POST, "/v1/sites", Some(body)).await?;
     if format != Format::Table {
         return format.value(&site);
     }
     let local = server.local.as_ref();
-    let gateway = gateway.or_else(|| local.map(|local| local.agents.clone())).unwrap_or_else(|| "grpcs://GATEWAY:8150".into());
-    let ca = local.and_then(|local| local.ca_file.as_ref()).map(|file| format!(" --ca-file {}", file.display()));
+    let gateway = gateway
+        .or_else(|| local.map(|local| local.agents.clone()))
+        .unwrap_or_else(|| "grpcs://GATEWAY:8150".into());
+    let ca =
+        local.and_then(|local| local.ca_file.as_ref()).map(|file| format!(" --ca-file {}", file.display()));
     format.text(&format!(
         "The site `{name}` is added. Its token is shown once; run this at the site:\n\n  \
          (umask 077; echo {token} > {name}.token)\n  \
@@ -129,7 +143,8 @@ async fn list(server: &Server, format: Format) -> Result<(), Problem> {
     let rows: Vec<_> = sites
         .iter()
         .map(|site| {
-            let gateways: std::collections::BTreeSet<_> = site.links.iter().map(|link| link.gateway.as_str()).collect();
+            let gateways: std::collections::BTreeSet<_> =
+                site.links.iter().map(|link| link.gateway.as_str()).collect();
             let services: std::collections::BTreeSet<_> =
                 site.links.iter().flat_map(|link| link.services.iter().map(String::as_str)).collect();
             let join = |set: std::collections::BTreeSet<&str>| set.into_iter().collect::<Vec<_>>().join(",");

@@ -25,7 +25,9 @@ pub enum StoreCommand {
         file: PathBuf,
     },
     /// Replace what is in the store by what is in a backup
-    #[command(after_help = "Examples:\n  tarbet store restore before-upgrade.tbk --plan\n  tarbet store restore before-upgrade.tbk")]
+    #[command(
+        after_help = "Examples:\n  tarbet store restore before-upgrade.tbk --plan\n  tarbet store restore before-upgrade.tbk"
+    )]
     Restore {
         /// The file to read
         file: PathBuf,
@@ -39,8 +41,10 @@ pub async fn run(command: StoreCommand, config: &Config, format: Format) -> Resu
     let clock = Clock::system();
     match command {
         StoreCommand::Backup { file } => {
-            let store = tarbet_store::open(&config.store(), clock.clone()).await.map_err(|error| error.problem())?;
-            let summary = tarbet_store::backup(&store, &file, &clock).await.map_err(|error| error.problem())?;
+            let store =
+                tarbet_store::open(&config.store(), clock.clone()).await.map_err(|error| error.problem())?;
+            let summary =
+                tarbet_store::backup(&store, &file, &clock).await.map_err(|error| error.problem())?;
             let text = format!("{} entries are in {}.", summary.entries, file.display());
             format.text(&format!("{text} Next: tarbet store restore {} --plan", file.display()))
         }
@@ -56,10 +60,15 @@ pub async fn run(command: StoreCommand, config: &Config, format: Format) -> Resu
             ))
         }
         StoreCommand::Restore { file, plan: false } => {
-            let store = tarbet_store::open_for_restore(&config.store(), clock.clone()).await.map_err(|error| error.problem())?;
+            let store = tarbet_store::open_for_restore(&config.store(), clock.clone())
+                .await
+                .map_err(|error| error.problem())?;
             let restored = tarbet_store::restore(&store, &file, RestoreMode::Replace, &clock).await;
             let summary = restored.map_err(|error| error.problem())?;
-            format.text(&format!("{} entries were restored. Next: tarbet config check, then start the role.", summary.entries))
+            format.text(&format!(
+                "{} entries were restored. Next: tarbet config check, then start the role.",
+                summary.entries
+            ))
         }
     }
 }

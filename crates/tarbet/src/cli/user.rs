@@ -37,7 +37,9 @@ enum RoleArg {
 #[derive(Debug, Subcommand)]
 enum UserCommand {
     /// Add a person or program and print its token
-    #[command(after_help = "Examples:\n  tarbet user add alice --role user --site lab\n  tarbet user add ops --admin")]
+    #[command(
+        after_help = "Examples:\n  tarbet user add alice --role user --site lab\n  tarbet user add ops --admin"
+    )]
     Add {
         /// Its name
         name: String,

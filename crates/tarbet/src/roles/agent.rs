@@ -7,9 +7,9 @@ use clap::Args;
 use tarbet_identity::Secret;
 use tarbet_link::ProxySettings;
 use tarbet_reach::agent::{self, Surroundings};
+use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::problem::chain;
-use tarbet_telemetry::Problem;
 
 use super::process::Process;
 use crate::config::Config;
@@ -79,7 +79,9 @@ fn surroundings() -> Result<Surroundings, Problem> {
         variable(["HTTPS_PROXY", "https_proxy"]).as_deref(),
         variable(["NO_PROXY", "no_proxy"]).as_deref(),
     )
-    .map_err(|error| Problem::new(&ground::CONFIG_INVALID, "A proxy variable cannot be used.").because(chain(&error)))?;
+    .map_err(|error| {
+        Problem::new(&ground::CONFIG_INVALID, "A proxy variable cannot be used.").because(chain(&error))
+    })?;
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let token = std::env::var("AGENTK_TOKEN").ok().map(Secret::new);
     Ok(Surroundings { host: host.trim().to_owned(), proxies, token })

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tarbet_telemetry::codes::ground;
-use tarbet_telemetry::trace::Traces;
 use tarbet_telemetry::supervisor::Signals;
+use tarbet_telemetry::trace::Traces;
 use tarbet_telemetry::{Health, Metrics, Problem, Stage, Supervisor, log, observe, problem};
 use tokio::net::TcpListener;
 
@@ -26,7 +26,12 @@ pub struct Process {
 
 impl Process {
     /// Runs a role from start to end: `build` binds, opens and spawns, and returns when all is set up.
-    pub fn run<B, F>(role: &'static str, config: &Config, observe_at: SocketAddr, build: B) -> Result<(), Problem>
+    pub fn run<B, F>(
+        role: &'static str,
+        config: &Config,
+        observe_at: SocketAddr,
+        build: B,
+    ) -> Result<(), Problem>
     where
         B: FnOnce(Process) -> F,
         F: Future<Output = Result<(), Problem>>,
@@ -37,7 +42,8 @@ impl Process {
         })?;
         runtime.block_on(async {
             let signals = Signals::listen().map_err(|error| {
-                Problem::new(&ground::INTERNAL, "The process cannot listen for signals.").because(error.to_string())
+                Problem::new(&ground::INTERNAL, "The process cannot listen for signals.")
+                    .because(error.to_string())
             })?;
             let process = Self::start(role, config)?;
             let starting = process.health.part("start");

@@ -30,9 +30,12 @@ pub struct UpArgs {}
 pub fn run(config: Config, _args: UpArgs) -> Result<(), Problem> {
     let folder = state_folder();
     std::fs::create_dir_all(&folder).map_err(|error| {
-        Problem::new(&ground::CONFIG_INVALID, format!("The state folder {} cannot be made.", folder.display()))
-            .because(error.to_string())
-            .advising("set TARBET_STATE to a folder you may write")
+        Problem::new(
+            &ground::CONFIG_INVALID,
+            format!("The state folder {} cannot be made.", folder.display()),
+        )
+        .because(error.to_string())
+        .advising("set TARBET_STATE to a folder you may write")
     })?;
     Process::run("up", &config, OBSERVE_AT, |process| start(process, config.clone(), folder))
 }
@@ -53,7 +56,8 @@ async fn start(process: Process, config: Config, folder: PathBuf) -> Result<(), 
     };
     gateway.start(&process.supervisor, &process.health);
     endpoint.write(&folder).map_err(|error| {
-        Problem::new(&ground::INTERNAL, "The address of the gateway cannot be left for other commands.").because(error.to_string())
+        Problem::new(&ground::INTERNAL, "The address of the gateway cannot be left for other commands.")
+            .because(error.to_string())
     })?;
     process.supervisor.spawn(Stage::Upkeep, "endpoint", |stop| async move {
         stop.cancelled().await;

@@ -1,0 +1,35 @@
+//! The tour behind `make demo`: the product driven from outside, with real parts, step by step.
+//!
+//! Each step prints the command a user would type, what it proves and how long it took. The tour
+//! ends with a count; whatever it started ends with it.
+
+mod reach;
+mod steps;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use steps::Tour;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let mut tour = Tour::default();
+    let walk = async {
+        let binary = std::env::args_os().nth(1).map(PathBuf::from).context("usage: tour PATH-OF-TARBET")?;
+        walk(&mut tour, binary).await
+    };
+    let ended = tokio::select! {
+        ended = walk => ended,
+        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted; what was started is being removed")),
+    };
+    tour.close(ended)
+}
+
+async fn walk(tour: &mut Tour, binary: PathBuf) -> Result<()> {
+    let reach = reach::walk(tour, &binary).await?;
+    if std::env::var_os("KEEP").is_some_and(|keep| !keep.is_empty() && keep != "0") {
+        reach.stay(tour).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! Reach: kubectl at a cluster that nothing can reach, through two gateways, one of which dies.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+use tarbet_testbed::product::{Agent, Gateway, Product};
+use tarbet_testbed::{ControlPlane, Kubectl, Redis};
+
+use crate::steps::Tour;
+
+/// What the chapter leaves running.
+pub(crate) struct Scene {
+    _redis: Redis,
+    plane: ControlPlane,
+    product: Product,
+    gateway: Gateway,
+    _agent: Agent,
+}
+
+pub(crate) async fn walk(tour: &mut Tour, binary: &Path) -> Result<Scene> {
+    tour.chapter("Reach: a cluster behind a firewall, through any of several gateways");
+    let (redis, plane) = tour
+        .step("A private Kubernetes cluster and a Redis, both real", "(the test bed starts them)", async {
+            let (redis, plane) = tokio::try_join!(Redis::start(), ControlPlane::start("private"))?;
+            let version = plane.kubectl().run(&["version"]).await?;
+            let server =
+                version.lines().find(|line| line.starts_with("Server")).unwrap_or_default().to_owned();
+            Ok(((redis, plane), server))
+        })
+        .await?;
+
+    let product = Product::new(binary)?;
+    let store = format!("{{kind: redis, url: '{}'}}", redis.url());
+    let (first, mut second) = tour
+        .step(
+            "Two equal gateways that share the Redis; agents and callers may use either",
+            "tarbet gateway -c gateway-1.yaml\ntarbet gateway -c gateway-2.yaml",
+            async {
+                let first = product.gateway("gateway-1", &store, &[]).await?;
+                let second = product.gateway("gateway-2", &store, &[]).await?;
+                let shown = format!("agents dial {} or {}", first.agents(), second.agents());
+                Ok(((first, second), shown))
+            },
+        )
+        .await?;
+
+    let token = tour
+        .step(
+            "A site is a name and a token; the command to run there is printed",
+            "tarbet site add lab",
+            async {
+                let said = product.run(&first, &["site", "add", "lab", "-o", "json"]).await?;
+                let site: Value = serde_json::from_str(&said)?;
+                let token = site["token"]["token"].as_str().unwrap_or_default().to_owned();
+                ensure!(token.starts_with("tba_"), "no token in {said}");
+                Ok((token, "site `lab`, token tba_… (shown once, only its hash is kept)".to_owned()))
+            },
+        )
+        .await?;
+
+    let kubeconfig = plane.kubeconfig().display().to_string();
+    let agent = tour
+        .step(
+            "At the site an agent dials out to both gateways; it listens nowhere",
+            &format!(
+                "tarbet agent --gateway {} --gateway {} --token-file lab.token",
+                first.agents(),
+                second.agents()
+            ),
+            async {
+                let agent = product
+                    .agent("lab-agent", &token, &[&first, &second], &["--kubeconfig", &kubeconfig])
+                    .await?;
+                let list = product.run(&first, &["site", "list"]).await?;
+                Ok((agent, list))
+            },
+        )
+        .await?;
+
+    let file = product.folder().path().join("lab.kubeconfig");
+    let kubectl = login(tour, &product, &first, &plane, &file).await?;
+    tour.step(
+        "Plain kubectl works as if the cluster were next door",
+        "kubectl --context lab get namespaces",
+        async { Ok(((), kubectl.run(&["--context", "lab", "get", "namespaces"]).await?)) },
+    )
+    .await?;
+    tour.step(
+        "Changes go through as well",
+        "kubectl --context lab create configmap hello --from-literal=from=afar",
+        async {
+            Ok((
+                (),
+                kubectl
+                    .run(&["--context", "lab", "create", "configmap", "hello", "--from-literal=from=afar"])
+                    .await?,
+            ))
+        },
+    )
+    .await?;
+    tour.step(
+        "One gateway dies without a word; the next request goes another way",
+        "kill -9 (gateway-2)\nkubectl --context lab get configmap hello -o jsonpath={.data.from}",
+        async {
+            second.process.kill9()?;
+            let get = ["--context", "lab", "get", "configmap", "hello", "-o", "jsonpath={.data.from}"];
+            Ok(((), kubectl.run(&get).await?))
+        },
+    )
+    .await?;
+    tour.step(
+        "A stranger sees nothing: absent and forbidden look alike, and the answer says what to try",
+        "tarbet user add stranger\nkubectl --context lab get pods        # with the stranger's token",
+        async {
+            let token = product.run(&first, &["user", "add", "stranger"]).await?;
+            let token = product.folder().write("stranger.token", &token)?;
+            let theirs = product.folder().path().join("stranger.kubeconfig");
+            let login = ["kube", "login", "lab", "--kubeconfig", &theirs.display().to_string()];
+            product.run_as(&first, &token, &login).await?;
+            let refused = plane.kubectl_with(theirs).run(&["get", "pods"]).await;
+            let Err(refused) = refused else { anyhow::bail!("the stranger got in") };
+            let said = format!("{refused:#}");
+            ensure!(said.contains("TB-1101"), "{said}");
+            Ok(((), said.lines().last().unwrap_or_default().to_owned()))
+        },
+    )
+    .await?;
+    Ok(Scene { _redis: redis, plane, product, gateway: first, _agent: agent })
+}
+
+async fn login(
+    tour: &mut Tour,
+    product: &Product,
+    gateway: &Gateway,
+    plane: &ControlPlane,
+    file: &Path,
+) -> Result<Kubectl> {
+    tour.step("A person gets a kubeconfig context named after the site", "tarbet kube login lab", async {
+        let said = product
+            .run(gateway, &["kube", "login", "lab", "--kubeconfig", &file.display().to_string()])
+            .await?;
+        Ok((plane.kubectl_with(PathBuf::from(file)), said))
+    })
+    .await
+}
+
+impl Scene {
+    /// Keeps everything up until Ctrl-C.
+    pub(crate) async fn stay(&self, tour: &Tour) {
+        tour.chapter("Staying up until Ctrl-C");
+        let kubeconfig = self.product.folder().path().join("lab.kubeconfig");
+        tour.note(&format!("export KUBECONFIG={}; kubectl --context lab get all -A", kubeconfig.display()));
+        tour.note(&format!(
+            "export TARBET_SERVER={} TARBET_CA_FILE={}",
+            self.gateway.api(),
+            self.product.authority().display()
+        ));
+        tour.note(&format!(
+            "export TARBET_TOKEN_FILE={}; tarbet site list",
+            self.product.admin_token().display()
+        ));
+        tour.note(&format!(
+            "curl {}/readyz; the site itself: {}",
+            self.gateway.observability(),
+            self.plane.server()
+        ));
+        std::future::pending().await
+    }
+}

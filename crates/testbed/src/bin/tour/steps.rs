@@ -1,0 +1,82 @@
+//! Numbered steps, told as they happen.
+
+use std::future::Future;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+/// The tour so far.
+pub(crate) struct Tour {
+    begun: Instant,
+    taken: usize,
+    passed: usize,
+}
+
+impl Default for Tour {
+    fn default() -> Self {
+        Self { begun: Instant::now(), taken: 0, passed: 0 }
+    }
+}
+
+impl Tour {
+    /// A heading.
+    pub(crate) fn chapter(&self, title: &str) {
+        say(&format!("\n── {title} ──"));
+    }
+
+    /// One step: what it shows, what a user would type for it, and the doing, which gives what to
+    /// show of the outcome.
+    pub(crate) async fn step<T>(
+        &mut self,
+        proves: &str,
+        command: &str,
+        doing: impl Future<Output = Result<(T, String)>>,
+    ) -> Result<T> {
+        self.taken += 1;
+        say(&format!("\n{}. {proves}", self.taken));
+        for line in command.lines() {
+            say(&format!("   $ {line}"));
+        }
+        let begun = Instant::now();
+        let (value, shown) = doing.await.with_context(|| format!("step {}: {proves}", self.taken))?;
+        for line in shown.lines() {
+            say(&format!("     {line}"));
+        }
+        say(&format!("   ✓ {:.1} s", begun.elapsed().as_secs_f64()));
+        self.passed += 1;
+        Ok(value)
+    }
+
+    /// Something worth knowing between steps.
+    pub(crate) fn note(&self, text: &str) {
+        say(&format!("   {text}"));
+    }
+
+    /// The count at the end.
+    pub(crate) fn close(&self, ended: Result<()>) -> ExitCode {
+        let seconds = self.begun.elapsed().as_secs();
+        match ended {
+            Ok(()) => {
+                say(&format!(
+                    "\n{}/{} steps in {seconds} s. Everything it started has been removed.",
+                    self.passed, self.taken
+                ));
+                say("Look around: tarbet --help, docs/guides/reach.md, or make demo KEEP=1 to stay inside.");
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                say(&format!(
+                    "\n{}/{} steps in {seconds} s; the tour stopped: {error:#}",
+                    self.passed, self.taken
+                ));
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "a tour is there to be read")]
+fn say(text: &str) {
+    println!("{text}");
+}

@@ -102,7 +102,9 @@ async fn a_second_process_is_told_who_has_the_file() {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let owner = format!("is in use by process {} (it-", std::process::id());
+    let me = std::env::current_exe().unwrap();
+    let me = me.file_name().unwrap().to_string_lossy();
+    let owner = format!("is in use by process {} ({me}).", std::process::id());
     assert!(said.contains("TB-0302") && said.contains(&owner), "{said}");
     let again = open(&path, Clock::system()).unwrap_err();
     assert!(

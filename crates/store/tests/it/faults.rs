@@ -141,12 +141,16 @@ async fn an_emptied_server_is_noticed_and_filled_again() {
     assert!(matches!(back[0], Change::Put(_)), "{back:?}");
 }
 
+fn through(relay: &Relay, server: &tarbet_testbed::Redis) -> Store {
+    let config = RedisConfig { url: Some(relay.url().parse().unwrap()), ..config(server) };
+    Store::new(Redis::open(&config).unwrap())
+}
+
 #[tokio::test]
 async fn a_commit_whose_answer_was_lost_is_not_made_twice() {
     let server = tarbet_testbed::Redis::start().await.unwrap();
     let relay = Relay::to(server.port()).await;
-    let through = RedisConfig { url: Some(relay.url().parse().unwrap()), ..config(&server) };
-    let store = Store::new(Redis::open(&through).unwrap());
+    let store = through(&relay, &server);
     let rounds = 10 * effort();
     for i in 0..rounds {
         relay.cut_after_next_commit();
@@ -155,6 +159,22 @@ async fn a_commit_whose_answer_was_lost_is_not_made_twice() {
         assert_eq!(store.get(&key(i.to_be_bytes())).await.unwrap().unwrap().revision, revision);
     }
     assert_eq!(relay.cuts(), rounds, "every commit lost its first answer");
+}
+
+#[tokio::test]
+async fn a_commit_that_was_told_to_conflict_is_not_made_when_it_arrives_late() {
+    let server = tarbet_testbed::Redis::start().await.unwrap();
+    let relay = Relay::to(server.port()).await;
+    let (slow, direct) = (through(&relay, &server), Store::new(Redis::open(&config(&server)).unwrap()));
+    slow.ping().await.unwrap();
+    direct.put(key("k"), "in the way").await.unwrap();
+    relay.hold_next_commit();
+    // The first attempt is on its way for long enough to be tried again on another connection.
+    let error = slow.create(key("k"), "late").await.unwrap_err();
+    assert!(error.is_conflict(), "{error:?}");
+    direct.delete(key("k")).await.unwrap();
+    relay.release().await;
+    assert_eq!(text(&direct, &key("k")).await, None);
 }
 
 #[tokio::test]

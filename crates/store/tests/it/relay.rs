@@ -1,11 +1,14 @@
-//! A way to Redis that can be cut: forwards TCP and, when told, drops answers on the floor.
+//! A way to Redis that can be disturbed: it forwards TCP and, when told, swallows the answer to a commit
+//! or keeps a commit back until its sender has long given up on it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 
 /// Forwards to one server until dropped.
 pub(crate) struct Relay {
@@ -16,8 +19,11 @@ pub(crate) struct Relay {
 
 #[derive(Default)]
 struct State {
-    armed: AtomicBool,
+    cut: AtomicBool,
     cuts: AtomicU32,
+    hold: AtomicBool,
+    release: Notify,
+    answered: Notify,
 }
 
 impl Relay {
@@ -42,11 +48,23 @@ impl Relay {
 
     /// The next answer to a commit is swallowed and its connection closed.
     pub(crate) fn cut_after_next_commit(&self) {
-        self.state.armed.store(true, Ordering::SeqCst);
+        self.state.cut.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn cuts(&self) -> u32 {
         self.state.cuts.load(Ordering::SeqCst)
+    }
+
+    /// The next commit does not reach the server until it is released.
+    pub(crate) fn hold_next_commit(&self) {
+        self.state.hold.store(true, Ordering::SeqCst);
+    }
+
+    /// Lets the commit that was kept back through, and waits until the server has answered it.
+    pub(crate) async fn release(&self) {
+        assert!(!self.state.hold.load(Ordering::SeqCst), "nothing was kept back");
+        self.state.release.notify_one();
+        self.state.answered.notified().await;
     }
 }
 
@@ -57,26 +75,53 @@ impl Drop for Relay {
 }
 
 async fn forward(client: TcpStream, server: TcpStream, state: Arc<State>) {
-    let (mut from_client, mut to_client) = client.into_split();
-    let (mut from_server, mut to_server) = server.into_split();
-    let up = async { drop(tokio::io::copy(&mut from_client, &mut to_server).await) };
-    let down = async {
-        let mut buffer = vec![0; 64 * 1024];
-        while let Ok(count @ 1..) = from_server.read(&mut buffer).await {
-            let answer = &buffer[..count];
-            // How the commit script says that it is done: the server has made the change.
-            let done = answer.windows(10).any(|bytes| bytes == b"$4\r\ndone\r\n");
-            if done && state.armed.swap(false, Ordering::SeqCst) {
-                state.cuts.fetch_add(1, Ordering::SeqCst);
-                return;
-            }
-            if to_client.write_all(answer).await.is_err() {
-                return;
-            }
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    let held = AtomicBool::new(false);
+    let up = up(from_client, to_server, &state, &held);
+    let down = down(from_server, to_client, &state, &held);
+    // The server closes when its side is closed, so both come to an end.
+    tokio::join!(up, down);
+}
+
+async fn up(mut client: OwnedReadHalf, mut server: OwnedWriteHalf, state: &State, held: &AtomicBool) {
+    let mut buffer = vec![0; 64 * 1024];
+    while let Ok(count @ 1..) = client.read(&mut buffer).await {
+        // Only commits name an operation.
+        let commit = contains(&buffer[..count], b"\r\nput\r\n");
+        if commit && state.hold.swap(false, Ordering::SeqCst) {
+            state.release.notified().await;
+            held.store(true, Ordering::SeqCst);
         }
-    };
-    tokio::select! {
-        () = up => {}
-        () = down => {}
+        if server.write_all(&buffer[..count]).await.is_err() {
+            return;
+        }
+        // A held commit is the last thing on its connection; its answer is still awaited.
+        while held.load(Ordering::SeqCst) {
+            tokio::task::yield_now().await;
+        }
     }
+}
+
+async fn down(mut server: OwnedReadHalf, mut client: OwnedWriteHalf, state: &State, held: &AtomicBool) {
+    let mut buffer = vec![0; 64 * 1024];
+    while let Ok(count @ 1..) = server.read(&mut buffer).await {
+        if held.swap(false, Ordering::SeqCst) {
+            state.answered.notify_one();
+            return;
+        }
+        // How the commit script says that it is done: the server has made the change.
+        let done = contains(&buffer[..count], b"$4\r\ndone\r\n");
+        if done && state.cut.swap(false, Ordering::SeqCst) {
+            state.cuts.fetch_add(1, Ordering::SeqCst);
+            return;
+        }
+        if client.write_all(&buffer[..count]).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
+    bytes.windows(wanted.len()).any(|window| window == wanted)
 }

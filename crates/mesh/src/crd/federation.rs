@@ -1,0 +1,348 @@
+//! `MeshFederation`: this mesh, and the others it knows.
+
+#![expect(unreachable_pub, reason = "the derive of the schema repeats each struct inside a function")]
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{DOMAIN, LABEL};
+
+/// The port of a gateway whose federation names none.
+const GATEWAY_PORT: u16 = 15443;
+
+/// This mesh and its remotes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
+#[kube(
+    group = "federation.openshift-service-mesh.io",
+    version = "v1alpha1",
+    kind = "MeshFederation",
+    plural = "meshfederations",
+    shortname = "mfed",
+    derive = "PartialEq",
+    status = "MeshFederationStatus",
+    printcolumn(name = "Mesh", type_ = "string", json_path = ".spec.local.id"),
+    printcolumn(name = "Network", type_ = "string", json_path = ".spec.local.network"),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].status"#
+    ),
+    printcolumn(name = "Connected", type_ = "string", json_path = ".status.connected"),
+    printcolumn(name = "Imported", type_ = "integer", json_path = ".status.imported"),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        priority = 1,
+        json_path = r#".status.conditions[?(@.type=="Ready")].message"#
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[x_kube(
+    validation = ("!has(self.remote) || self.remote.all(r, r.id != self.local.id)", "a remote must not have the id of this mesh"),
+    validation = (
+        "!has(self.remote) || self.remote.all(r, !has(r.ingress) || !has(r.ingress.addresses) || r.ingress.addresses.size() == 0 || r.network != self.local.network)",
+        "a remote behind an ingress must be on another network than this mesh: traffic would return to where it came from",
+    ),
+)]
+#[serde(rename_all = "camelCase")]
+pub struct MeshFederationSpec {
+    /// This mesh.
+    pub local: Local,
+    /// The other meshes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 100))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["id".into()]))]
+    pub remote: Vec<Remote>,
+}
+
+/// This mesh.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Local {
+    /// Unique among all meshes; the end of the names of its discovery Service and service account.
+    #[schemars(regex(pattern = LABEL), length(min = 1, max = 34))]
+    pub id: String,
+    /// The network of this mesh, as Istio knows it.
+    #[schemars(length(min = 1, max = 63))]
+    pub network: String,
+    /// The trust domain of this mesh's identities.
+    #[serde(default = "trust_domain")]
+    #[schemars(regex(pattern = DOMAIN), length(max = 253))]
+    pub trust_domain: String,
+    /// How exported services are reached from other networks; without it, all meshes must share one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ingress: Option<Ingress>,
+    /// A gateway that calls to imported services leave through.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<Egress>,
+    /// The control plane of this mesh.
+    #[serde(default)]
+    pub control_plane: ControlPlane,
+    /// Where this mesh is, told to importers: region, or region/zone, or region/zone/subzone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[-A-Za-z0-9_.]+(/[-A-Za-z0-9_.]+){0,2}$"), length(max = 190))]
+    pub locality: Option<String>,
+}
+
+/// What stands between the networks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum IngressType {
+    /// An Istio gateway that is reached directly.
+    #[default]
+    Istio,
+    /// The OpenShift router before the gateway: Routes, and server names that it can read.
+    OpenshiftRouter,
+}
+
+/// How exported services are reached.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(validation = (
+    "self.type == 'openshift-router' || (has(self.gateway) && self.gateway.selector.size() > 0)",
+    "an ingress of type istio needs gateway.selector, the labels of the gateway's pods",
+))]
+#[serde(rename_all = "camelCase")]
+pub struct Ingress {
+    /// What stands between the networks.
+    #[serde(rename = "type", default)]
+    pub kind: IngressType,
+    /// The gateway; with `openshift-router` it may be left out and has the label
+    /// `app: federation-ingress-gateway`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<GatewayRef>,
+}
+
+/// The gateway that calls to imported services leave through.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Egress {
+    /// Its pods and port; its Service is called `federation-egress-gateway`.
+    pub gateway: GatewayRef,
+}
+
+/// The pods of a gateway, and the port of its Service.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GatewayRef {
+    /// The labels of the pods.
+    #[x_kube(validation = ("self.size() > 0", "at least one label: an empty selector is every workload of the namespace"))]
+    #[schemars(extend("maxProperties" = 32))]
+    pub selector: BTreeMap<String, String>,
+    /// The port.
+    #[serde(default)]
+    pub port: GatewayPort,
+}
+
+/// A port of a Service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GatewayPort {
+    /// Its name; Routes point at it.
+    #[serde(default = "gateway_port_name")]
+    #[schemars(regex(pattern = LABEL), length(min = 1, max = 63))]
+    pub name: String,
+    /// Its number.
+    #[serde(default = "gateway_port_number")]
+    #[schemars(with = "i32", range(min = 1, max = 65535))]
+    pub number: u16,
+}
+
+/// The control plane of a mesh.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ControlPlane {
+    /// Where objects for the whole mesh are made.
+    #[serde(default = "control_plane_namespace")]
+    #[schemars(regex(pattern = LABEL), length(min = 1, max = 63))]
+    pub namespace: String,
+}
+
+/// Another mesh.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Remote {
+    /// Its id; the end of the name of its discovery Service.
+    #[schemars(regex(pattern = LABEL), length(min = 1, max = 34))]
+    pub id: String,
+    /// Its network, as Istio knows it.
+    #[schemars(length(min = 1, max = 63))]
+    pub network: String,
+    /// Who its discovery says it is; only that identity may ask us and answer us.
+    #[serde(default)]
+    pub identity: Identity,
+    /// How its services are reached; without addresses it must share our network.
+    #[serde(default)]
+    pub ingress: RemoteIngress,
+}
+
+/// The identity of a mesh's discovery.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Identity {
+    /// Its service account; `federation-discovery-service-<id>` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = DOMAIN), length(min = 1, max = 253))]
+    pub service_account: Option<String>,
+    /// The namespace it runs in.
+    #[serde(default = "control_plane_namespace")]
+    #[schemars(regex(pattern = LABEL), length(min = 1, max = 63))]
+    pub namespace: String,
+    /// The trust domain of that mesh.
+    #[serde(default = "trust_domain")]
+    #[schemars(regex(pattern = DOMAIN), length(max = 253))]
+    pub trust_domain: String,
+}
+
+/// How services of another mesh are reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RemoteIngress {
+    /// IP addresses, or one host name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(min = 1, max = 253)))]
+    #[x_kube(validation = (
+        "self.all(a, isIP(a)) || (self.size() == 1 && self[0].matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'))",
+        "either IP addresses, or exactly one host name",
+    ))]
+    pub addresses: Vec<String>,
+    /// The port of its gateway.
+    #[serde(default = "gateway_port_number")]
+    #[schemars(with = "i32", range(min = 1, max = 65535))]
+    pub port: u16,
+    /// What stands before its gateway.
+    #[serde(rename = "type", default)]
+    pub kind: IngressType,
+}
+
+/// What became of a federation.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MeshFederationStatus {
+    /// `Accepted`, `Ready` and `RemotesConnected`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+    /// Connected and subscribed remotes, as `2/3`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connected: Option<String>,
+    /// How many services are imported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported: Option<i64>,
+    /// Each remote that is subscribed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["id".into()]))]
+    pub remotes: Vec<RemoteStatus>,
+}
+
+/// How it stands with one remote.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RemoteStatus {
+    /// Its id.
+    pub id: String,
+    /// Whether its discovery answers now.
+    pub connected: bool,
+    /// Since when this has been so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+    /// The last version it told that was taken over; an older one is refused, also after a restart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// How many services it exports to us.
+    pub offered: i64,
+    /// How many of them are imported.
+    pub imported: i64,
+    /// Why it is not connected, or what it last said that was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// How many of its services were refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<i64>,
+    /// The first of them, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refusals: Vec<Refusal>,
+}
+
+/// A service of a peer that is not imported, and why.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Refusal {
+    /// Its name as the peer wrote it, cut if it is long.
+    pub hostname: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl Ingress {
+    /// The gateway that is meant.
+    pub fn gateway(&self) -> GatewayRef {
+        let usual = || GatewayRef {
+            selector: BTreeMap::from([("app".to_owned(), "federation-ingress-gateway".to_owned())]),
+            port: GatewayPort::default(),
+        };
+        self.gateway.clone().filter(|gateway| !gateway.selector.is_empty()).unwrap_or_else(usual)
+    }
+}
+
+impl Remote {
+    /// The service account of its discovery.
+    pub fn service_account(&self) -> String {
+        let usual = || format!("federation-discovery-service-{}", self.id);
+        self.identity.service_account.clone().unwrap_or_else(usual)
+    }
+
+    /// The principal of its discovery, as Istio writes it.
+    pub fn principal(&self) -> String {
+        let Identity { namespace, trust_domain, .. } = &self.identity;
+        format!("{trust_domain}/ns/{namespace}/sa/{}", self.service_account())
+    }
+
+    /// The name of its discovery Service.
+    pub fn discovery_host(&self) -> String {
+        format!("federation-discovery-service-{}.{}.svc.cluster.local", self.id, self.identity.namespace)
+    }
+}
+
+impl Default for GatewayPort {
+    fn default() -> Self {
+        Self { name: gateway_port_name(), number: GATEWAY_PORT }
+    }
+}
+
+impl Default for ControlPlane {
+    fn default() -> Self {
+        Self { namespace: control_plane_namespace() }
+    }
+}
+
+impl Default for Identity {
+    fn default() -> Self {
+        Self { service_account: None, namespace: control_plane_namespace(), trust_domain: trust_domain() }
+    }
+}
+
+impl Default for RemoteIngress {
+    fn default() -> Self {
+        Self { addresses: Vec::new(), port: GATEWAY_PORT, kind: IngressType::Istio }
+    }
+}
+
+fn trust_domain() -> String {
+    "cluster.local".to_owned()
+}
+
+fn control_plane_namespace() -> String {
+    "istio-system".to_owned()
+}
+
+fn gateway_port_name() -> String {
+    "tls-passthrough".to_owned()
+}
+
+fn gateway_port_number() -> u16 {
+    GATEWAY_PORT
+}

@@ -1,0 +1,18 @@
+//! Services across meshes: an administrator writes two objects in each mesh, and the services that
+//! they name can be called in the others.
+//!
+//! [`crd`] holds the objects; [`plan::plan`] decides, purely, which Istio objects follow from them,
+//! from the Services of the cluster and from what peers offer; [`fds`] tells peers and hears them;
+//! [`controller`] makes the cluster so. [`offline`] renders the same plan from files.
+//!
+//! It refuses to believe a peer more than [`vet`] allows, to export what no rule names, and to
+//! withdraw what a silent peer offered before its time is over.
+
+pub mod crd;
+pub mod model;
+mod names;
+mod observe;
+pub mod offline;
+pub mod plan;
+mod select;
+pub mod vet;

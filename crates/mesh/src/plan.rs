@@ -1,0 +1,200 @@
+//! The decision: from what is declared, running and offered to the objects that must exist.
+//!
+//! [`plan`] is a pure function of a [`World`]. It knows nothing of what exists already; making the
+//! cluster so, with as few writes as possible, is the business of `apply`.
+
+mod discovery;
+mod egress;
+mod export;
+mod import;
+mod object;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+pub use object::{Flavour, Kind, MANAGED_BY, MESH_LABEL, Object, Owner};
+
+use crate::crd::{FederationServiceRulesSpec, MeshFederationSpec, Refusal, Remote};
+use crate::model::{Backends, Key, Labels, Offer, Service};
+use crate::names::Names;
+
+/// The port of discovery.
+pub const DISCOVERY_PORT: u16 = 15080;
+/// Refusals that are told one by one; of the others only the number is.
+const REFUSALS: usize = 10;
+
+/// Everything a decision is made from.
+#[derive(Debug, Clone, Default)]
+pub struct World {
+    /// How objects are named and which are made.
+    pub flavour: Flavour,
+    /// The namespace of the controller, of its discovery Service and of the rules.
+    pub controller_namespace: String,
+    /// This mesh and its remotes.
+    pub federation: Option<Arc<MeshFederationSpec>>,
+    /// What is exported and imported.
+    pub rules: Option<Arc<FederationServiceRulesSpec>>,
+    /// The Services of the cluster.
+    pub services: BTreeMap<Key, Arc<Service>>,
+    /// The labels of its namespaces.
+    pub namespaces: BTreeMap<String, Arc<Labels>>,
+    /// The pods behind its Services.
+    pub backends: BTreeMap<Key, Backends>,
+    /// What each peer offers.
+    pub peers: BTreeMap<String, Vec<Arc<Offer>>>,
+    /// The addresses of remotes that are known by a host name.
+    pub resolved: BTreeMap<String, Vec<IpAddr>>,
+    /// Hosts that ServiceEntries of others declare.
+    pub foreign_hosts: BTreeSet<String>,
+}
+
+/// What must be so.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Plan {
+    /// The objects, in the order in which they are written.
+    pub objects: Vec<Object>,
+    /// What peers are told.
+    pub exports: Vec<Offer>,
+    /// What people must know.
+    pub findings: Vec<Finding>,
+    /// What became of each peer's offers.
+    pub remotes: BTreeMap<String, RemoteView>,
+    /// Meshes whose host name has not been resolved yet: their WorkloadEntries stay as they are.
+    pub unresolved: BTreeSet<String>,
+}
+
+/// What became of the offers of one peer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RemoteView {
+    /// How many there are.
+    pub offered: usize,
+    /// How many are imported.
+    pub imported: usize,
+    /// How many were refused.
+    pub refused: usize,
+    /// The first of those.
+    pub refusals: Vec<Refusal>,
+}
+
+/// Something that is not as its author may think.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Whose condition tells it.
+    pub about: About,
+    /// Why, in one word.
+    pub reason: Reason,
+    /// Why, in words.
+    pub message: String,
+}
+
+/// Whose condition tells a finding.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum About {
+    /// The MeshFederation.
+    Federation,
+    /// The FederationServiceRules.
+    Rules,
+    /// The ImportedService of this host.
+    Imported(String),
+}
+
+/// The reasons of findings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// Two services want one name; the older has it.
+    NameTaken,
+    /// A Service that cannot be exported.
+    NotExportable,
+    /// A mesh in the rules that the federation does not know.
+    UnknownMesh,
+    /// A mesh offers the same name with other ports, labels, identities or ingress.
+    Differs,
+    /// The local Service cannot be joined.
+    NotJoined,
+    /// A remote has no way in.
+    NoAddress,
+    /// Part of an import does not go through the egress gateway.
+    NotThroughEgress,
+}
+
+impl Reason {
+    /// As a condition writes it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::NameTaken => "NameTaken",
+            Self::NotExportable => "NotExportable",
+            Self::UnknownMesh => "UnknownMesh",
+            Self::Differs => "MeshesDiffer",
+            Self::NotJoined => "LocalServiceNotJoined",
+            Self::NoAddress => "NoAddress",
+            Self::NotThroughEgress => "NotThroughEgress",
+        }
+    }
+
+    /// Whether it is a conflict between services rather than a mistake in a declaration.
+    pub fn is_conflict(self) -> bool {
+        matches!(self, Self::NameTaken | Self::Differs | Self::NotJoined)
+    }
+}
+
+/// What the parts of a plan are built with.
+struct Draft<'a> {
+    world: &'a World,
+    federation: &'a MeshFederationSpec,
+    rules: &'a FederationServiceRulesSpec,
+    names: Names,
+    plan: Plan,
+}
+
+impl Draft<'_> {
+    /// The namespace of objects for the whole mesh.
+    fn control_plane(&self) -> String {
+        self.federation.local.control_plane.namespace.clone()
+    }
+
+    fn find(&mut self, about: About, reason: Reason, message: String) {
+        self.plan.findings.push(Finding { about, reason, message });
+    }
+
+    fn is_original(&self) -> bool {
+        self.world.flavour == Flavour::Original
+    }
+}
+
+/// The remotes that the rules import from, in the order of the federation; no others are asked.
+pub fn subscribed<'a>(
+    federation: &'a MeshFederationSpec,
+    rules: &FederationServiceRulesSpec,
+) -> Vec<&'a Remote> {
+    let listed = |remote: &&Remote| rules.import.iter().any(|import| import.mesh_id == remote.id);
+    federation.remote.iter().filter(listed).collect()
+}
+
+/// Decides what must exist. Without a federation or without rules, nothing.
+pub fn plan(world: &World) -> Plan {
+    let (Some(federation), Some(rules)) = (&world.federation, &world.rules) else { return Plan::default() };
+    let mut draft = Draft { world, federation, rules, names: Names::default(), plan: Plan::default() };
+    let exported = export::select(&mut draft);
+    discovery::objects(&mut draft);
+    let mut aliases = export::objects(&mut draft, &exported);
+    let mut imported = import::merge(&mut draft);
+    import::objects(&mut draft, &mut imported, &mut aliases);
+    egress::objects(&mut draft, &imported);
+    draft.plan.objects.extend(aliases.into_values());
+    draft.plan.exports = export::offers(&draft, &exported);
+    let mut plan = draft.plan;
+    // Owners come before what they own.
+    plan.objects.sort_by(|a, b| a.place().cmp(&b.place()));
+    plan
+}
+
+/// What peers are told, without the rest of the plan.
+pub fn exports(world: &World) -> Vec<Offer> {
+    let (Some(federation), Some(rules)) = (&world.federation, &world.rules) else { return Vec::new() };
+    let mut draft = Draft { world, federation, rules, names: Names::default(), plan: Plan::default() };
+    let exported = export::select(&mut draft);
+    export::offers(&draft, &exported)
+}

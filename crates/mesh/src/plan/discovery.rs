@@ -1,0 +1,39 @@
+//! Who may speak with discovery: peers of known identity, over mutual TLS.
+
+use serde_json::json;
+
+use super::{DISCOVERY_PORT, Draft, Kind, Object, Owner};
+
+/// The label of the controller's pods.
+const CONTROLLER: (&str, &str) = ("app.kubernetes.io/name", "federation-controller");
+
+pub(super) fn objects(draft: &mut Draft<'_>) {
+    let namespace = draft.world.controller_namespace.clone();
+    let selector = json!({ "matchLabels": { CONTROLLER.0: CONTROLLER.1 } });
+    let object = |kind, name: &str, spec| Object {
+        kind,
+        namespace: namespace.clone(),
+        name: name.to_owned(),
+        mesh: None,
+        owner: Owner::Rules,
+        spec,
+    };
+    let strict = json!({ "selector": selector, "mtls": { "mode": "STRICT" } });
+    let mut made = vec![object(Kind::PeerAuthentication, "fds-strict-mtls", strict)];
+    if !draft.is_original() {
+        let principals: Vec<String> =
+            draft.federation.remote.iter().map(|remote| remote.principal()).collect();
+        let port = DISCOVERY_PORT.to_string();
+        // An ALLOW policy refuses all it does not name: metrics and probes must be named too.
+        let mut rules = vec![json!({ "to": [{ "operation": { "notPorts": [port] } }] })];
+        if !principals.is_empty() {
+            rules.push(json!({
+                "from": [{ "source": { "principals": principals } }],
+                "to": [{ "operation": { "ports": [port] } }],
+            }));
+        }
+        let spec = json!({ "selector": selector, "action": "ALLOW", "rules": rules });
+        made.push(object(Kind::AuthorizationPolicy, "fds-remotes-only", spec));
+    }
+    draft.plan.objects.extend(made);
+}

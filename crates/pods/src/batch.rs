@@ -27,9 +27,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::RunError;
 use crate::folder::{self, Folder, lay_out, lay_out_volume};
-use crate::plan::{Container, Plan, PlanError, PodId, Policy, plan};
+use crate::plan::{Container, Plan, PlanError, PodId, Policy, Restart, plan};
 use crate::record::{Found, Records};
-use crate::runner::{Known, LogStream, Runner, Session};
+use crate::runner::{Known, LogStream, Runner, Session, Turn};
 use crate::slurm::flags::{FlagConfig, flags};
 use crate::wire::extension::MAX_FRAME;
 use crate::wire::{CreateReply, ExecRequest, Frame, LogRequest, PingReply, PodStatus, RetrievedPod, is_uid};
@@ -358,15 +358,17 @@ impl Batch {
         let known = pod.known();
         let plan = &known.plan;
         let view = self.view(pod);
-        let mut too_early = false;
+        let mut turn = Turn::Now;
         let mut statuses = Vec::new();
         for (at, container) in plan.all().enumerate() {
             let marks = pod.marks(container, at < plan.init.len());
-            let state = container_state(&marks, &view, too_early);
-            too_early |= at < plan.init.len() && marks.ended.is_none_or(|(code, _)| code != 0);
+            let state = container_state(&marks, &view, turn);
+            if at < plan.init.len() {
+                // Jobs run once, whatever the restart policy.
+                turn = turn.after(marks.ended.map(|(code, _)| i64::from(code)), Restart::Never);
+            }
             statuses.push(status_of_container(container, state, pod.lock().job.as_deref()));
         }
-        // After a failed init container nothing else comes.
         let containers = statuses.split_off(plan.init.len());
         PodStatus {
             name: pod.id.name.clone(),

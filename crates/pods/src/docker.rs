@@ -33,7 +33,7 @@ use crate::error::RunError;
 use crate::folder::{self, Folder, lay_out, lay_out_volume};
 use crate::plan::{PodId, Policy, Pull, plan};
 use crate::record::{Found, Records};
-use crate::runner::{Known, LogStream, Runner, Session};
+use crate::runner::{Known, LogStream, Runner, Session, Turn};
 use crate::wire::{CreateReply, ExecRequest, LogRequest, PingReply, PodStatus, RetrievedPod};
 use engine::{Engine, failed};
 use machine::{Slot, State};
@@ -240,7 +240,7 @@ impl Docker {
     fn status_of(&self, pod: &Pod) -> PodStatus {
         let known = pod.known();
         let plan = &known.plan;
-        let mut too_early = false;
+        let mut turn = Turn::Now;
         let mut room = MESSAGES_LIMIT;
         let mut statuses: Vec<_> = Vec::new();
         for (at, container) in plan.all().enumerate() {
@@ -259,12 +259,19 @@ impl Docker {
                 container,
                 seen: seen.as_ref(),
                 lost: state == State::Lost && self.observed.complete(),
-                too_early,
+                turn,
                 waiting: inner.waiting.get(&container.name),
                 message,
                 replaced: inner.generations.get(&container.name).copied().unwrap_or_default(),
             }));
-            too_early |= at < plan.init.len() && state != State::Ended(0);
+            if at < plan.init.len() {
+                let code = match state {
+                    State::Ended(code) => Some(code),
+                    State::Lost => Some(137),
+                    State::Absent | State::Created | State::Running => None,
+                };
+                turn = turn.after(code, plan.restart);
+            }
         }
         let containers = statuses.split_off(plan.init.len());
         PodStatus {

@@ -5,10 +5,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
+use k8s_openapi::api::core::v1::ContainerStateTerminated;
 use tokio::sync::{broadcast, mpsc};
 
 use crate::error::RunError;
-use crate::plan::{Plan, PodId};
+use crate::plan::{Plan, PodId, Restart};
 use crate::wire::{CreateReply, ExecRequest, Frame, LogRequest, PingReply, PodStatus, RetrievedPod};
 
 /// Runs pods somewhere. All calls may come at the same time and again after a crash.
@@ -44,6 +45,41 @@ pub trait Runner: Send + Sync + 'static {
     /// The UIDs of pods whose state changed, as it happens; some may be missed, so read
     /// everything again after a lag.
     fn changes(&self) -> broadcast::Receiver<String>;
+}
+
+/// Whether a container's turn has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// It has.
+    Now,
+    /// An init container before it has not ended yet.
+    Later,
+    /// An init container before it failed for good. The container then counts as ended, since
+    /// nodes of interLink wait for all of them.
+    Never,
+}
+
+impl Turn {
+    /// The turn of those after an init container that ended with `code`, or has not ended.
+    #[must_use]
+    pub fn after(self, code: Option<i64>, restart: Restart) -> Self {
+        match (self, code) {
+            (Self::Now, Some(0)) => Self::Now,
+            (Self::Now, Some(_)) if restart == Restart::Never => Self::Never,
+            (Self::Now, _) => Self::Later,
+            (later, _) => later,
+        }
+    }
+
+    /// The state of a container that never gets its turn.
+    pub fn never() -> ContainerStateTerminated {
+        ContainerStateTerminated {
+            exit_code: 125,
+            reason: Some("InitContainerFailed".into()),
+            message: Some("it never ran, since an init container before it failed".into()),
+            ..Default::default()
+        }
+    }
 }
 
 /// A log as it is read.

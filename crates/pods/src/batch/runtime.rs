@@ -56,15 +56,14 @@ pub(super) struct Launch {
 }
 
 impl Runtime {
-    /// The launch of a container; `gpus` says whether the pod has any.
+    /// The launch of a container.
     pub(super) fn launch(
         &self,
         plan: &Plan,
         container: &Container,
         image_prefix: &str,
-        shared: bool,
     ) -> Result<Launch, PlanError> {
-        let binds = binds(plan, container, shared);
+        let binds = binds(plan, container);
         let image = image(container, image_prefix);
         match self {
             Self::Singularity { path, options } => {
@@ -169,7 +168,7 @@ fn process(
         for folder in ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt", "/home", "/root"] {
             command.extend(["--ro-bind-try", folder, folder].map(Word::from));
         }
-        command.extend(["--tmpfs", "/var", "--tmpfs", "/run", "--symlink", "/run", "/var/run"].map(Word::from));
+        command.extend(["--tmpfs", "/var", "--tmpfs", "/run"].map(Word::from));
     }
     command.extend(["--dev-bind", "/dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"].map(Word::from));
     for bind in binds {
@@ -212,7 +211,7 @@ struct Bind {
     read_only: bool,
 }
 
-fn binds(plan: &Plan, container: &Container, shared: bool) -> Vec<Bind> {
+fn binds(plan: &Plan, container: &Container) -> Vec<Bind> {
     let mut binds = Vec::new();
     for mount in &container.mounts {
         let volume = &plan.volumes[mount.volume];
@@ -225,7 +224,6 @@ fn binds(plan: &Plan, container: &Container, shared: bool) -> Vec<Bind> {
         }
         binds.push(Bind { source, target: mount.target.clone(), read_only: mount.read_only });
     }
-    let _ = shared;
     // The usual place is inside `/dev`, which runtimes fill by themselves; only another one is bound.
     if container.message_path != "/dev/termination-log" {
         let source = Word::variable(DIR).then(format!("/{}/{}", folder::messages(), container.name));

@@ -104,7 +104,7 @@ pub fn script(plan: &Plan, config: &ScriptConfig, folder: &Path, flags: &[String
         carry(plan, &mut out);
     }
     for (at, container) in plan.all().enumerate() {
-        let launch = config.runtime.launch(plan, container, &config.image_prefix, config.shared)?;
+        let launch = config.runtime.launch(plan, container, &config.image_prefix)?;
         let _ = writeln!(out, "t_ctn_{at}() {{");
         for line in runtime::lines(&launch) {
             let _ = writeln!(out, "  {line}");
@@ -128,7 +128,7 @@ pub fn script(plan: &Plan, config: &ScriptConfig, folder: &Path, flags: &[String
 /// A script that runs one command as the container would.
 pub fn exec_script(plan: &Plan, container: &Container, command: &[String], config: &ScriptConfig, folder: &Path) -> Result<String, PlanError> {
     let once = Container { command: Some(command.to_vec()), args: None, ..container.clone() };
-    let mut launch = config.runtime.launch(plan, &once, &config.image_prefix, config.shared)?;
+    let mut launch = config.runtime.launch(plan, &once, &config.image_prefix)?;
     // The container's own preparations have been made.
     launch.before.clear();
     let mut out = format!("#!{}\nT_DIR={}\n", config.bash, quote(&folder.display().to_string()));

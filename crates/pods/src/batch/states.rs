@@ -23,6 +23,8 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use crate::runner::Turn;
+
 /// How a job is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobState {
@@ -86,8 +88,8 @@ pub enum JobView {
     Unknown,
 }
 
-/// The state of a container. `too_early` while an init container before it has not ended well.
-pub fn container_state(marks: &Marks, job: &JobView, too_early: bool) -> ContainerState {
+/// The state of a container.
+pub fn container_state(marks: &Marks, job: &JobView, turn: Turn) -> ContainerState {
     let time = |time: SystemTime| Timestamp::try_from(time).ok().map(Time);
     let waiting = |reason: &str, message: &str| ContainerState {
         waiting: Some(ContainerStateWaiting {
@@ -110,12 +112,15 @@ pub fn container_state(marks: &Marks, job: &JobView, too_early: bool) -> Contain
     if let Some((code, at)) = marks.ended {
         return ended(code, if code == 0 { "Completed" } else { "Error" }, Some(at), &marks.message);
     }
+    if turn == Turn::Never {
+        return ContainerState { terminated: Some(Turn::never()), ..Default::default() };
+    }
     let running = || match marks.started {
         Some(at) => ContainerState {
             running: Some(ContainerStateRunning { started_at: time(at) }),
             ..Default::default()
         },
-        None if too_early => waiting("PodInitializing", ""),
+        None if turn == Turn::Later => waiting("PodInitializing", ""),
         None => waiting("ContainerCreating", ""),
     };
     match job {
@@ -153,7 +158,7 @@ mod tests {
     fn a_starting_job_is_not_a_failed_one() {
         for (compact, reason) in [("CF", "None"), ("PD", "Resources")] {
             let view = JobView::Seen(job_state(compact, 0, reason));
-            let state = container_state(&Marks::default(), &view, false);
+            let state = container_state(&Marks::default(), &view, Turn::Now);
             assert_eq!(state.waiting.unwrap().message.as_deref(), Some(reason));
         }
     }
@@ -169,7 +174,7 @@ mod tests {
             let marks = Marks { started: started.then_some(now), ended: code.map(|code| (code, now)), message: String::new() };
             let view = match known { 0 => JobView::Unsent, 1 => JobView::Forgotten, 2 => JobView::Unknown,
                 _ => JobView::Seen(job_state(compact, raw, "why")) };
-            let state = container_state(&marks, &view, early);
+            let state = container_state(&marks, &view, if early { Turn::Later } else { Turn::Now });
             let count = [state.waiting.is_some(), state.running.is_some(), state.terminated.is_some()];
             prop_assert_eq!(count.into_iter().filter(|x| *x).count(), 1);
             if let Some(code) = code {

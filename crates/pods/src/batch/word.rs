@@ -29,15 +29,24 @@ impl Word {
     /// This word with literal text after it.
     #[must_use]
     pub fn then(mut self, text: impl Into<String>) -> Self {
-        self.0.push(Piece::Text(text.into()));
+        let text = text.into();
+        match self.0.last_mut() {
+            Some(Piece::Text(last)) => last.push_str(&text),
+            _ => self.0.push(Piece::Text(text)),
+        }
         self
     }
 
     /// This word with another one after it, as one word.
     #[must_use]
-    pub fn join(mut self, other: Self) -> Self {
-        self.0.extend(other.0);
-        self
+    pub fn join(self, other: Self) -> Self {
+        other.0.into_iter().fold(self, |mut word, piece| match piece {
+            Piece::Text(text) => word.then(text),
+            variable @ Piece::Variable(_) => {
+                word.0.push(variable);
+                word
+            }
+        })
     }
 }
 

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::machine::State;
 use super::observe::Seen;
 use crate::plan::Container;
+use crate::runner::Turn;
 
 /// Why a container is not there yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,15 +23,14 @@ pub(super) struct Facts<'a> {
     pub(super) seen: Option<&'a Seen>,
     /// It was started once and is no more.
     pub(super) lost: bool,
-    /// Its turn has not come: an earlier container has not ended.
-    pub(super) too_early: bool,
+    pub(super) turn: Turn,
     pub(super) waiting: Option<&'a Waiting>,
     pub(super) message: Option<String>,
     pub(super) replaced: u32,
 }
 
 pub(super) fn container_status(facts: Facts<'_>) -> ContainerStatus {
-    let Facts { container, seen, lost, too_early, waiting, message, replaced } = facts;
+    let Facts { container, seen, lost, turn, waiting, message, replaced } = facts;
     let mut status = ContainerStatus {
         name: container.name.clone(),
         image: container.image.clone(),
@@ -61,10 +61,11 @@ pub(super) fn container_status(facts: Facts<'_>) -> ContainerStatus {
                 ..Default::default()
             });
         }
+        _ if turn == Turn::Never => state.terminated = Some(Turn::never()),
         _ => {
             state.waiting = Some(match waiting {
                 Some(waiting) => reason(waiting.reason, &waiting.message),
-                None if too_early => reason("PodInitializing", ""),
+                None if turn == Turn::Later => reason("PodInitializing", ""),
                 None => reason("ContainerCreating", ""),
             });
         }

@@ -117,7 +117,7 @@ async fn a_failing_init_container_keeps_the_others_from_running() {
     let pod = pod(json!({"initContainers": [shell("bad", "exit 3")], "containers": [shell("main", "true")]}));
     let uid = bed.start(&pod).await;
     let state = until(&*bed.docker, &uid, "the failure", |text| text.contains("bad=exit:3")).await;
-    assert_eq!(word(&state.containers[0]), "waiting:PodInitializing");
+    assert_eq!(word(&state.containers[0]), "exit:125");
     assert_eq!(containers_of(&uid).await, 2, "pause and the failed one");
     bed.docker.delete(&uid, None).await.unwrap();
 }

@@ -131,7 +131,7 @@ fn case(canary: &Path) -> impl Strategy<Value = Case> + use<> {
     let file = nasty(canary).prop_map(|text| text.replace(['/', '\n'], "_")).prop_filter("a name", |name| {
         tarbet_pods::plan::RelPath::new(name.clone()).is_ok()
     });
-    let target = nasty(canary).prop_map(|text| format!("/mnt/{}", text.replace([':', ',', '"', '\\', '\n', '/'], "_")));
+    let target = nasty(canary).prop_map(|text| format!("/mnt/x{}", text.replace([':', ',', '"', '\\', '\n', '/'], "_")));
     let target = target.prop_filter("a place", |text| tarbet_pods::plan::path::mount_target(text).is_ok());
     let image = nasty(canary).prop_map(|text| format!("img{}", text.replace(char::is_whitespace, "")));
     let image = image.prop_filter("an image", |text| !text.contains(char::is_control));

@@ -27,6 +27,8 @@ pub enum AltName {
 pub struct PeerIdentity {
     /// The subject's common name, as Kubernetes uses it for users.
     pub common_name: Option<String>,
+    /// The subject's organisations, as Kubernetes uses them for groups.
+    pub organizations: Vec<String>,
     /// The alternative names.
     pub names: Vec<AltName>,
     /// SHA-256 of the certificate.
@@ -46,8 +48,10 @@ impl PeerIdentity {
             .ok()?
             .map_or(Vec::new(), |names| names.value.general_names.iter().filter_map(alt_name).collect());
         let common_name = certificate.subject().iter_common_name().next().and_then(|name| name.as_str().ok());
+        let organizations = certificate.subject().iter_organization();
         Some(Self {
             common_name: common_name.map(str::to_owned),
+            organizations: organizations.filter_map(|name| name.as_str().ok()).map(str::to_owned).collect(),
             names,
             fingerprint: sha256(der),
             pin: Pin::of_public_key_info(certificate.public_key().raw),

@@ -70,6 +70,13 @@ impl Controller {
         Self { config, local, remotes, metrics, health, identity: identity.into(), reached: Arc::new(|_| {}) }
     }
 
+    /// The same under another name among replicas.
+    #[must_use]
+    pub fn with_identity(mut self, identity: impl Into<String>) -> Self {
+        self.identity = identity.into();
+        self
+    }
+
     /// Calls `reached` at every boundary of a step.
     #[must_use]
     pub fn with_reached(mut self, reached: Reached) -> Self {

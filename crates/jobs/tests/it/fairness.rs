@@ -1,0 +1,128 @@
+//! Limits, turns, places in line, and changes of the configuration under those who wait.
+
+use super::rig::{Rig, SOON, clusters};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use tarbet_jobs::machine::Phase;
+use tarbet_testbed::eventually;
+
+fn limited(rig: &Rig, more: &[&str], limit: u32) -> Value {
+    let mut allowed = vec![rig.tenant.clone()];
+    allowed.extend(more.iter().map(|name| (*name).to_owned()));
+    json!({ "allowList": allowed, "watchScope": "allowed", "offers": [{ "pipeline": "build", "concurrency": limit }] })
+}
+
+#[tokio::test]
+async fn an_offer_runs_so_many_at_once_and_the_line_says_the_place() {
+    let rig = Rig::new("limit").await;
+    rig.configure(limited(&rig, &[], 2)).await;
+    let controller = rig.start();
+    for n in 0..4 {
+        rig.submit(&format!("r{n}"), json!({ "request": "build" })).await;
+        // One after another, so that the order is known.
+        let phase = if n < 2 { Phase::Running } else { Phase::Queued };
+        rig.until(&format!("r{n}"), phase).await;
+    }
+    for (name, place) in [("r2", 1), ("r3", 2)] {
+        let status = rig.request(name).await.status.unwrap();
+        assert_eq!(status.queue.unwrap().position, place);
+        assert_eq!(status.conditions[0].reason, "Running", "callers wait on");
+        assert!(status.pipeline_run.is_some() && status.start_time.is_none());
+    }
+    assert_eq!(rig.run_count().await, 2);
+    let page = rig.metrics.render().unwrap();
+    assert!(page.contains("internal_request_attempt_concurrent_requests 2\n"), "{page}");
+    assert!(page.contains("tarbet_jobs_waiting_requests 2\n"), "{page}");
+
+    // After a restart the limit still holds.
+    controller.crash().await;
+    let controller = rig.start();
+    let run = rig.run_of("r0").await;
+    rig.finish(&run.name_any(), true, &[]).await;
+    rig.until("r0", Phase::Succeeded).await;
+    let next = eventually(SOON, "the next run", || async {
+        let runs = rig.runs().list(&Default::default()).await.unwrap().items;
+        let names: Vec<String> = runs.iter().map(|run| run.annotations()["operator-sdk/primary-resource"].clone()).collect();
+        (runs.len() == 2 && !names.iter().any(|name| name.ends_with("/r0"))).then_some(names)
+    })
+    .await
+    .unwrap();
+    assert!(next.iter().any(|name| name.ends_with("/r2")), "{next:?}");
+
+    let _tekton = rig.play_tekton();
+    for name in ["r1", "r2", "r3"] {
+        let done = rig.until(name, Phase::Succeeded).await.status.unwrap();
+        assert!(done.queue.is_none() && done.start_time.is_some());
+    }
+    assert!(rig.writes.load(std::sync::atomic::Ordering::Relaxed) <= 12, "three writes each");
+    controller.stop().await;
+}
+
+#[tokio::test]
+async fn a_crowd_of_one_tenant_does_not_block_another() {
+    let rig = Rig::new("crowd-fair").await;
+    let quiet = clusters().await.public.unique_namespace("quiet").await.unwrap();
+    rig.configure(limited(&rig, &[&quiet], 1)).await;
+    let controller = rig.start();
+    for n in 0..6 {
+        rig.submit(&format!("loud-{n}"), json!({ "request": "build" })).await;
+    }
+    rig.until("loud-5", Phase::Queued).await;
+    rig.submit_in(&quiet, "single", json!({ "request": "build" })).await.unwrap();
+    let mut order = Vec::new();
+    while order.len() < 3 {
+        let run = eventually(SOON, "a run", || async {
+            let runs = rig.runs().list(&Default::default()).await.unwrap().items;
+            runs.into_iter().find(|run| run.data.get("status").is_none() && run.metadata.deletion_timestamp.is_none())
+        })
+        .await
+        .unwrap();
+        order.push(run.annotations()["operator-sdk/primary-resource"].clone());
+        rig.finish(&run.name_any(), true, &[]).await;
+        rig.run_gone(&run.name_any()).await;
+    }
+    assert!(order[1..].contains(&format!("{quiet}/single")), "{order:?}");
+    controller.stop().await;
+}
+
+#[tokio::test]
+async fn those_who_wait_are_judged_again_when_the_configuration_changes() {
+    let rig = Rig::new("again").await;
+    rig.pipeline("other", &[]).await;
+    rig.configure(limited(&rig, &[], 1)).await;
+    let controller = rig.start();
+    rig.submit("first", json!({ "request": "build" })).await;
+    rig.until("first", Phase::Running).await;
+    rig.submit("second", json!({ "request": "build" })).await;
+    rig.submit("third", json!({ "request": "build" })).await;
+    rig.until("second", Phase::Queued).await;
+    rig.until("third", Phase::Queued).await;
+
+    rig.configure(limited(&rig, &[], 2)).await;
+    eventually(SOON, "a second run", || async { rig.run_count().await == 2 }).await.unwrap();
+    rig.configure(json!({ "allowList": [rig.tenant], "watchScope": "allowed", "offers": [{ "pipeline": "other" }] })).await;
+    let phases = || async {
+        let (second, third) = (rig.request("second").await, rig.request("third").await);
+        [second, third].map(|request| Phase::of(&request.status.unwrap_or_default()))
+    };
+    eventually(SOON, "the one who waits to be refused", || async {
+        phases().await.contains(&Phase::Rejected)
+    })
+    .await
+    .unwrap();
+    // What runs already goes on.
+    assert_eq!(rig.run_count().await, 2);
+    let _tekton = rig.play_tekton();
+    rig.until("first", Phase::Succeeded).await;
+    rig.no_runs().await;
+    controller.stop().await;
+}
+
+impl Rig {
+    async fn run_gone(&self, name: &str) {
+        let api = self.runs();
+        eventually(SOON, "the run to go", || async { api.get_opt(name).await.is_ok_and(|run| run.is_none()) })
+            .await
+            .unwrap();
+    }
+}

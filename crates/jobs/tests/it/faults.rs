@@ -1,0 +1,140 @@
+//! Whatever dies, each request has exactly one run and one end.
+
+use super::child::{Orders, path};
+use super::rig::{Rig, SOON, clusters, effort, install_kinds};
+use futures::{StreamExt, stream};
+use kube::ResourceExt;
+use kube::api::DeleteParams;
+use serde_json::json;
+use tarbet_jobs::machine::Phase;
+use tarbet_testbed::{Folder, eventually, wait_for};
+
+/// The boundaries of a life from new to done.
+const LIFE: [&str; 15] = [
+    "before read config", "after read config", "after read pipeline", "after ask turn", "before hold", "after hold", "before create",
+    "after create", "before mark running", "after mark running", "before end", "after end", "before dismiss", "dismiss: run deleted",
+    "after dismiss",
+];
+/// The boundaries of a life that is cut short by its requester.
+const CUT_SHORT: [&str; 5] = ["before cancel", "cancel: run cancelled", "dismiss: run deleted", "after cancel", "before let go"];
+
+fn orders(rig: &Rig, die_at: Option<&str>) -> Orders {
+    Orders {
+        private: rig.private_kubeconfig(),
+        public: rig.public_kubeconfig(),
+        namespace: rig.namespace.clone(),
+        die_at: die_at.map(str::to_owned),
+    }
+}
+
+#[tokio::test]
+async fn killed_at_any_boundary_it_continues_with_one_run_and_one_end() {
+    let one = |point: &'static str| async move {
+        let rig = Rig::new("kill").await;
+        let (record, _tekton) = (rig.record(), rig.play_tekton());
+        let folder = Folder::new("jobs-child").unwrap();
+        let mut child = orders(&rig, Some(point)).start(&folder, "doomed");
+        rig.submit("r", json!({ "request": "build" })).await;
+        wait_for(SOON, &format!("death {point}"), || child.exited().unwrap().is_some()).await.unwrap();
+        let status = child.exited().unwrap().unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "{point}: {}", child.log_tail());
+
+        let mut child = orders(&rig, None).start(&folder, "next");
+        rig.until("r", Phase::Succeeded).await;
+        rig.no_runs().await;
+        eventually(SOON, "the record to catch up", || async { record.phases_of("r").last() == Some(&Phase::Succeeded) })
+            .await
+            .unwrap();
+        record.assert_once("r");
+        child.kill9().unwrap();
+    };
+    stream::iter(LIFE).map(one).buffer_unordered(3).collect::<Vec<()>>().await;
+}
+
+#[tokio::test]
+async fn killed_while_a_request_is_deleted_it_leaves_nothing_behind() {
+    let one = |point: &'static str| async move {
+        let rig = Rig::new("kill-cut").await;
+        let record = rig.record();
+        let folder = Folder::new("jobs-child").unwrap();
+        let mut child = orders(&rig, Some(point)).start(&folder, "doomed");
+        rig.submit("r", json!({ "request": "build" })).await;
+        rig.until("r", Phase::Running).await;
+        rig.requests().delete("r", &DeleteParams::default()).await.unwrap();
+        wait_for(SOON, &format!("death {point}"), || child.exited().unwrap().is_some()).await.unwrap();
+
+        let mut child = orders(&rig, None).start(&folder, "next");
+        let api = rig.requests();
+        eventually(SOON, "the request to go", || async { api.get_opt("r").await.is_ok_and(|found| found.is_none()) })
+            .await
+            .unwrap();
+        rig.no_runs().await;
+        assert_eq!(record.runs_of("r"), 1, "{point}");
+        child.kill9().unwrap();
+    };
+    stream::iter(CUT_SHORT).map(one).buffer_unordered(3).collect::<Vec<()>>().await;
+}
+
+#[tokio::test]
+async fn restarted_at_random_with_many_requests_nothing_is_doubled_or_lost() {
+    let rig = Rig::new("restart").await;
+    let (record, _tekton) = (rig.record(), rig.play_tekton());
+    let names: Vec<String> = (0..10 * effort()).map(|n| format!("r{n}")).collect();
+    let mut controller = rig.start();
+    for (index, name) in names.iter().enumerate() {
+        rig.submit(name, json!({ "request": "build" })).await;
+        if index % 3 == 2 {
+            controller.crash().await;
+            controller = rig.start();
+        }
+    }
+    for name in &names {
+        rig.until(name, Phase::Succeeded).await;
+    }
+    rig.no_runs().await;
+    names.iter().for_each(|name| record.assert_once(name));
+    controller.stop().await;
+}
+
+#[tokio::test]
+async fn while_the_remote_is_gone_runs_go_on_and_results_are_delivered_after() {
+    let pair = clusters().await;
+    let mut public = pair.public.beside("absent").await.unwrap();
+    install_kinds(&public).await;
+    let rig = Rig::on("absent", &pair.private, &public).await;
+    rig.configure(json!({ "allowList": [rig.tenant] })).await;
+    rig.pipeline("build", &[]).await;
+    let controller = rig.start();
+    rig.submit("before", json!({ "request": "build" })).await;
+    rig.until("before", Phase::Running).await;
+    let run = rig.run_of("before").await;
+
+    public.apiserver().kill9().unwrap();
+    rig.finish(&run.name_any(), true, &[("digest", "while away")]).await;
+    // The run stays until its end could be told.
+    assert_eq!(rig.run_count().await, 1);
+    public.restart_apiserver().await.unwrap();
+    let done = rig.until("before", Phase::Succeeded).await.status.unwrap();
+    assert_eq!(done.results.unwrap()["digest"], "while away");
+    rig.no_runs().await;
+
+    // A controller that starts while the remote is away waits for it.
+    controller.crash().await;
+    public.apiserver().kill9().unwrap();
+    let controller = rig.start();
+    public.restart_apiserver().await.unwrap();
+    let _tekton = rig.play_tekton();
+    rig.submit("after", json!({ "request": "build" })).await;
+    rig.until("after", Phase::Succeeded).await;
+    controller.stop().await;
+}
+
+impl Rig {
+    fn private_kubeconfig(&self) -> String {
+        path(&self.kubeconfigs.0)
+    }
+
+    fn public_kubeconfig(&self) -> String {
+        path(&self.kubeconfigs.1)
+    }
+}

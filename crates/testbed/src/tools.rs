@@ -45,6 +45,18 @@ pub(crate) async fn tekton() -> Result<PathBuf> {
     installed("tekton", || home.join("tekton").is_file().then(|| home.clone())).await
 }
 
+/// The folder with `pilot-discovery`, `pilot-agent`, `istioctl` and `crds.yaml`.
+pub(crate) async fn istio() -> Result<PathBuf> {
+    let home = cache()?.join("istio");
+    installed("istio", || home.join("istioctl").is_file().then(|| home.clone())).await
+}
+
+/// Envoy.
+pub(crate) async fn envoy() -> Result<PathBuf> {
+    let program = cache()?.join("envoy/envoy");
+    installed("envoy", || program.is_file().then(|| program.clone())).await
+}
+
 /// Where built programs are.
 fn cache() -> Result<PathBuf> {
     match (env::var_os("TARBET_CACHE"), env::var_os("HOME")) {

@@ -4,6 +4,8 @@
 mod it {
     mod dockerd;
     mod ending;
+    mod envoy;
+    mod istio;
     mod kube;
     mod ports;
     mod redis;

@@ -15,6 +15,9 @@ test: ## install what is missing and run every check and test
 verify: ## the same tests at full repetition (hours)
 	@EFFORT=10 tools/test
 
+bench: ## measure beside peers and write docs/BENCHMARKS.md (QUICK=1 for minutes)
+	@tools/bench
+
 lint: ## formatting, clippy and the rules of the tree
 	@tools/lint
 
@@ -27,4 +30,6 @@ tools: ## install and build the outside programs the tests run against
 clean: ## remove build results of this checkout (not the cache of tools)
 	@cargo clean
 
-.PHONY: help demo test verify lint fmt tools clean
+export QUICK KEEP
+
+.PHONY: help demo test verify bench lint fmt tools clean

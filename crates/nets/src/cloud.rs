@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::model::{Created, Deployment, Flags, Mapping, Rule, SharedKey};
 use crate::plan::connect::Gateway;
 
-pub(crate) use convert::space as space_from;
+pub(crate) use convert::{addresses as addresses_from, space as space_from};
 pub use guard::{Guarded, Policy};
 pub use memory::{Calls, MemoryCloud};
 pub use needs::{Need, needs};

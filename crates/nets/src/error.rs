@@ -111,6 +111,11 @@ impl Error {
         self.problem().row().http == 404
     }
 
+    /// Whether the other side does not have this at all.
+    pub fn is_unsupported(&self) -> bool {
+        self.problem().row().http == 501
+    }
+
     fn code(&self) -> &'static Code {
         match self {
             Self::Invalid(_)

@@ -7,13 +7,20 @@
 //! Start from [`plan`] for what is decided, and from [`wire`] for how it is spoken.
 
 pub mod cloud;
+pub mod config;
 pub mod controller;
 pub mod error;
 pub mod grpc;
+pub mod local;
+pub mod metrics;
 pub mod model;
+pub mod orchestrator;
 pub mod plan;
+pub mod role;
 pub mod tags;
 pub mod values;
 pub mod wire;
 
+pub use config::NetsConfig;
 pub use error::Error;
+pub use orchestrator::Orchestrator;

@@ -112,6 +112,11 @@ impl Tags {
         self.graph().affected(tag)
     }
 
+    /// Whether setting it would change anything.
+    pub fn would_set(&self, tag: &Mapping) -> Result<bool, Error> {
+        Ok(!self.graph().set(tag)?.is_empty())
+    }
+
     /// Makes or changes a tag.
     pub async fn set(&self, tag: &Mapping) -> Result<Changed, Error> {
         self.change(&tag.name, |graph| graph.set(tag)).await

@@ -3,5 +3,7 @@
 #[cfg(test)]
 mod it {
     mod bed;
+    mod crash;
+    mod orchestrator;
     mod tags;
 }

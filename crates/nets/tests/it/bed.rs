@@ -1,9 +1,18 @@
 //! What the tests stand on: stores, listeners on free ports, and how often to repeat.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
+use reqwest::Method;
+use tarbet_nets::cloud::{Calls, MemoryCloud};
+use tarbet_nets::controller::RemoteController;
+use tarbet_nets::role::Surroundings;
+use tarbet_nets::tags::Sharing;
+use tarbet_nets::{NetsConfig, Orchestrator};
 use tarbet_store::{Clock, RedbConfig, Store, StoreConfig};
-use tarbet_testbed::Redis;
+use tarbet_telemetry::{Health, Metrics, Supervisor};
+use tarbet_testbed::{Lease, Redis};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::service::Routes;
@@ -46,4 +55,84 @@ pub(crate) async fn serve(routes: Routes) -> Listening {
     let stop = CancellationToken::new();
     tokio::spawn(tarbet_nets::grpc::serve(listener, routes, stop.clone()));
     Listening { address, _stop: stop.drop_guard() }
+}
+
+/// Two remembered clouds behind real gRPC, and where the orchestrator must listen so that they find it.
+pub(crate) struct Clouds {
+    pub(crate) east: Arc<MemoryCloud>,
+    pub(crate) west: Arc<MemoryCloud>,
+    pub(crate) config: NetsConfig,
+    _listening: Vec<Listening>,
+    _ports: Lease,
+}
+
+/// `east` and `west` with a deployment each in the namespaces `default` and `other`.
+pub(crate) async fn clouds(calls: Option<Calls>) -> Clouds {
+    let ports = Lease::block(4).unwrap();
+    let controller = Arc::new(RemoteController::new("127.0.0.1", ports.port(1)).unwrap());
+    let make = |name: &str| {
+        let cloud = MemoryCloud::new(name, controller.clone());
+        Arc::new(match &calls {
+            Some(calls) => cloud.watched(calls.clone()),
+            None => cloud,
+        })
+    };
+    let (east, west) = (make("east"), make("west"));
+    let (at_east, at_west) = (
+        serve(tarbet_nets::cloud::serve(east.clone(), "east")).await,
+        serve(tarbet_nets::cloud::serve(west.clone(), "west")).await,
+    );
+    let config = serde_json::json!({
+        "server": { "host": "127.0.0.1", "port": ports.port(0), "rpcPort": ports.port(1) },
+        "tagService": { "host": "127.0.0.1", "port": ports.port(2) },
+        "kvStore": { "host": "127.0.0.1", "port": ports.port(3) },
+        "cloudPlugins": [
+            { "name": "east", "host": "127.0.0.1", "port": at_east.address.port() },
+            { "name": "west", "host": "127.0.0.1", "port": at_west.address.port() },
+        ],
+        "namespaces": {
+            "default": [{ "name": "east", "deployment": "e1" }, { "name": "west", "deployment": "w1" }],
+            "other": [{ "name": "east", "deployment": "e2" }],
+        },
+    });
+    let config = serde_json::from_value(config).unwrap();
+    Clouds { east, west, config, _listening: vec![at_east, at_west], _ports: ports }
+}
+
+/// An orchestrator in this process, with all its listeners. It stops when dropped.
+pub(crate) struct Running {
+    pub(crate) orchestrator: Orchestrator,
+    pub(crate) rest: String,
+    supervisor: Supervisor,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.supervisor.stop();
+    }
+}
+
+pub(crate) async fn orchestrator(config: &NetsConfig, store: &Store) -> Running {
+    let supervisor = Supervisor::default();
+    let around = Surroundings {
+        store: store.clone(),
+        sharing: Sharing::Alone,
+        metrics: Metrics::new("nets", "test"),
+        health: Health::default(),
+        supervisor: supervisor.clone(),
+    };
+    let orchestrator = tarbet_nets::role::nets(config.clone(), &around).await.unwrap();
+    let running = supervisor.clone();
+    tokio::spawn(async move { running.run(Duration::from_secs(5), std::future::pending).await });
+    Running { orchestrator, rest: format!("http://127.0.0.1:{}", config.server.port), supervisor }
+}
+
+/// A REST call: its status and its body.
+pub(crate) async fn rest(method: Method, url: String, body: serde_json::Value) -> (u16, serde_json::Value) {
+    let request = reqwest::Client::new().request(method, url);
+    let request = if body.is_null() { request } else { request.json(&body) };
+    let response = request.send().await.unwrap();
+    let status = response.status().as_u16();
+    let text = response.text().await.unwrap();
+    (status, serde_json::from_str(&text).unwrap_or(serde_json::Value::String(text)))
 }

@@ -1,0 +1,276 @@
+//! The orchestrator's settings: Paraglider's own file, key for key, with a few more.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::error::Error;
+use crate::model::Flags;
+
+/// Everything the orchestrator can be told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct NetsConfig {
+    /// Where people and plugins reach it.
+    pub server: ServerConfig,
+    /// The clouds. None at all means one local cloud in this process.
+    pub cloud_plugins: Vec<PluginConfig>,
+    /// Namespaces, and their deployment in each cloud.
+    pub namespaces: BTreeMap<String, Vec<DeploymentConfig>>,
+    /// Pools that address spaces are given out from.
+    #[schemars(with = "Vec<String>")]
+    pub address_space: Vec<IpNet>,
+    /// The tag service, which is part of this process.
+    pub tag_service: ListenConfig,
+    /// The tag service for clients of the first generation; it needs a port of its own.
+    pub seed_tag_service: Option<ListenConfig>,
+    /// The key-value service, which is part of this process.
+    pub kv_store: ListenConfig,
+    /// What is switched on in each cloud.
+    pub feature_flags: BTreeMap<String, Flags>,
+    /// How old the clouds' reports of used address spaces may be when a new space is chosen.
+    #[serde(with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub space_refresh: Duration,
+    /// How long a space or number that was given out is set aside before its cloud must report it.
+    #[serde(with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub space_reserve: Duration,
+    /// How long operations that ended can be looked at.
+    #[serde(with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub operations_kept: Duration,
+}
+
+impl Default for NetsConfig {
+    fn default() -> Self {
+        Self {
+            server: ServerConfig::default(),
+            cloud_plugins: Vec::new(),
+            namespaces: BTreeMap::new(),
+            address_space: vec![IpNet::new_assert(std::net::Ipv4Addr::new(10, 0, 0, 0).into(), 8)],
+            tag_service: ListenConfig { host: "127.0.0.1".into(), port: 8085 },
+            seed_tag_service: None,
+            kv_store: ListenConfig { host: "127.0.0.1".into(), port: 8086 },
+            feature_flags: BTreeMap::new(),
+            space_refresh: Duration::from_secs(10),
+            space_reserve: Duration::from_mins(10),
+            operations_kept: Duration::from_hours(72),
+        }
+    }
+}
+
+/// Where people and plugins reach the orchestrator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct ServerConfig {
+    /// Address to listen at.
+    pub host: String,
+    /// REST.
+    #[serde(deserialize_with = "port")]
+    pub port: u16,
+    /// gRPC.
+    #[serde(deserialize_with = "port")]
+    pub rpc_port: u16,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self { host: "127.0.0.1".into(), port: 8080, rpc_port: 8081 }
+    }
+}
+
+/// One listener.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct ListenConfig {
+    /// Address to listen at.
+    pub host: String,
+    /// Port.
+    #[serde(deserialize_with = "port")]
+    pub port: u16,
+}
+
+/// A cloud and where its plugin is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct PluginConfig {
+    /// The cloud's name, in tags and commands.
+    pub name: String,
+    /// Host of the plugin.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub host: String,
+    /// Port of the plugin.
+    #[serde(default, deserialize_with = "port", skip_serializing_if = "is_zero")]
+    pub port: u16,
+    /// A local cloud in this process instead of a plugin elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local: Option<crate::local::LocalConfig>,
+    /// The first generation's way to name the deployment of the namespace `default`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inv_deployment: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(port: &u16) -> bool {
+    *port == 0
+}
+
+/// A deployment of a namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeploymentConfig {
+    /// The cloud.
+    pub name: String,
+    /// The deployment's id in it.
+    pub deployment: String,
+}
+
+/// Ports are written with and without quotes.
+fn port<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Spelling {
+        Number(u16),
+        Text(String),
+    }
+    match Spelling::deserialize(deserializer)? {
+        Spelling::Number(number) => Ok(number),
+        Spelling::Text(text) => {
+            text.parse().map_err(|_| serde::de::Error::custom(format!("`{text}` is not a port")))
+        }
+    }
+}
+
+impl NetsConfig {
+    /// Reads Paraglider's own file, of either generation.
+    pub fn from_paraglider(path: &Path) -> Result<Self, Error> {
+        let unreadable = |cause: String| Error::invalid(path.display().to_string(), cause);
+        let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
+        let config: Self = serde_saphyr::from_str(&text).map_err(|error| unreadable(error.to_string()))?;
+        Ok(config.completed())
+    }
+
+    /// Fills in what other keys imply: the default cloud, and the first generation's deployments.
+    #[must_use]
+    pub fn completed(mut self) -> Self {
+        if self.cloud_plugins.is_empty() {
+            self.cloud_plugins.push(PluginConfig {
+                name: "local".into(),
+                host: String::new(),
+                port: 0,
+                local: Some(crate::local::LocalConfig::default()),
+                inv_deployment: None,
+            });
+        }
+        for plugin in &self.cloud_plugins {
+            let named = self.namespaces.values().flatten().any(|deployment| deployment.name == plugin.name);
+            let implied =
+                plugin.inv_deployment.clone().or_else(|| plugin.local.as_ref().map(|_| plugin.name.clone()));
+            if let Some(deployment) = implied.filter(|_| !named) {
+                let default = self.namespaces.entry("default".into()).or_default();
+                default.push(DeploymentConfig { name: plugin.name.clone(), deployment });
+            }
+        }
+        self
+    }
+
+    /// Every mistake: the setting and what is wrong with it.
+    pub fn mistakes(&self) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        if let Err(error) = crate::plan::space::AddressBook::new(&self.address_space) {
+            found.push(("addressSpace".into(), error.to_string()));
+        }
+        let mut names = std::collections::BTreeSet::new();
+        for (index, plugin) in self.cloud_plugins.iter().enumerate() {
+            let at = |field: &str| format!("cloudPlugins.{index}.{field}");
+            if let Err(message) = part(&plugin.name) {
+                found.push((at("name"), message));
+            } else if !names.insert(&plugin.name) {
+                found.push((at("name"), format!("`{}` is named twice", plugin.name)));
+            }
+            if plugin.local.is_none() && (plugin.host.is_empty() || plugin.port == 0) {
+                found.push((at("host"), "a plugin needs host and port, or `local`".into()));
+            }
+        }
+        for (namespace, deployments) in &self.namespaces {
+            if let Err(message) = part(namespace) {
+                found.push((format!("namespaces.{namespace}"), message));
+            }
+            for (index, deployment) in deployments.iter().enumerate() {
+                let known = self.cloud_plugins.iter().any(|plugin| plugin.name == deployment.name);
+                if !known && !self.cloud_plugins.is_empty() {
+                    let message = format!("`{}` is none of cloudPlugins", deployment.name);
+                    found.push((format!("namespaces.{namespace}.{index}.name"), message));
+                }
+            }
+        }
+        found
+    }
+}
+
+/// Namespaces and clouds are parts of tags, so they hold no dot.
+fn part(name: &str) -> Result<(), String> {
+    crate::plan::rule::name(name)?;
+    if name.contains('.') { Err(format!("`{name}` must not contain a dot")) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paragliders_own_files_are_understood() {
+        let today = "
+server: {host: localhost, port: 8080, rpcPort: '8081'}
+cloudPlugins:
+  - {name: gcp, host: localhost, port: '8082'}
+  - {name: azure, host: localhost, port: 8083}
+namespaces:
+  default:
+    - {name: gcp, deployment: projects/p}
+    - {name: azure, deployment: /subscriptions/s/resourceGroups/r}
+addressSpace: [10.0.0.0/8, 172.16.0.0/12]
+tagService: {host: localhost, port: 8085}
+kvStore: {host: localhost, port: 8086}
+featureFlags:
+  azure: {attachResourceEnabled: true}
+";
+        let config: NetsConfig = serde_saphyr::from_str(today).unwrap();
+        let config = config.completed();
+        assert!(config.mistakes().is_empty(), "{:?}", config.mistakes());
+        assert_eq!((config.server.rpc_port, config.cloud_plugins[0].port), (8081, 8082));
+        assert!(config.feature_flags["azure"].attach_resource_enabled);
+
+        let seed = "
+server: {host: localhost, port: 8080, rpcPort: 8081}
+tagService: {host: localhost, port: 8085}
+cloudPlugins:
+  - {name: gcp, host: localhost, port: 8082, invDeployment: projects/p}
+";
+        let config: NetsConfig = serde_saphyr::from_str(seed).unwrap();
+        assert_eq!(config.completed().namespaces["default"][0].deployment, "projects/p");
+    }
+
+    #[test]
+    fn nothing_is_one_local_cloud_and_mistakes_are_named() {
+        let config = NetsConfig::default().completed();
+        assert_eq!(config.namespaces["default"][0].name, "local");
+        assert!(config.mistakes().is_empty());
+        let bad = "
+cloudPlugins: [{name: a.b, host: x, port: 1}, {name: c}]
+addressSpace: [10.0.0.0/8, 10.1.0.0/16]
+namespaces: {default: [{name: d, deployment: x}]}
+";
+        let config: NetsConfig = serde_saphyr::from_str(bad).unwrap();
+        let fields: Vec<_> = config.mistakes().into_iter().map(|(field, _)| field).collect();
+        assert_eq!(
+            fields,
+            ["addressSpace", "cloudPlugins.0.name", "cloudPlugins.1.host", "namespaces.default.0.name"]
+        );
+    }
+}

@@ -1,0 +1,262 @@
+//! The orchestrator: takes requests, plans the calls, makes them, remembers each.
+//!
+//! Start from [`Orchestrator::open`]; [`Orchestrator::execute`] plans a [`Request`], writes the calls down
+//! as an operation and makes them in order. An operation that was cut off by a crash is finished by
+//! [`Orchestrator::resume`]: each call may be made twice with the effect of once.
+//! It refuses before any cloud is called whatever can be refused then.
+
+mod apply;
+mod grpc;
+mod links;
+mod locks;
+mod observe;
+mod operation;
+mod places;
+mod plan;
+mod rest;
+mod rest_seed;
+mod rules;
+mod spaces;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use ipnet::IpNet;
+use tarbet_store::{Store, Table};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::service::Routes;
+
+use crate::config::NetsConfig;
+use crate::controller::{ConnectRequest, Controller};
+use crate::error::Error;
+use crate::metrics::NetsMetrics;
+use crate::model::{Created, Flags, Mapping};
+use crate::tags::Tags;
+use crate::values::Values;
+
+pub use observe::{Difference, Topology};
+pub use operation::{Call, Operation, Plan, State};
+pub use places::Clouds;
+pub use plan::{Request, Target};
+
+/// The orchestrator. Cheap to clone; all clones are the same.
+#[derive(Clone)]
+pub struct Orchestrator(Arc<Inner>);
+
+pub(crate) struct Inner {
+    places: places::Places,
+    tags: Tags,
+    values: Values,
+    spaces: spaces::Spaces,
+    links: links::Links,
+    operations: operation::Operations,
+    rules: rules::Rules,
+    made: Table<String, rules::MadeFrom>,
+    locks: locks::Locks,
+    metrics: NetsMetrics,
+    flags: std::collections::BTreeMap<String, Flags>,
+    /// Operations outlive the connection that asked for them.
+    tasks: TaskTracker,
+}
+
+/// How a request is to be carried out.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Only if the calls are exactly those with this digest.
+    pub expect: Option<String>,
+}
+
+/// What came of a request.
+#[derive(Debug, Clone, Default)]
+pub struct Outcome {
+    /// The operation; nothing if there was nothing to do.
+    pub operation: Option<Operation>,
+    /// What was made.
+    pub created: Option<Created>,
+}
+
+impl Orchestrator {
+    /// An orchestrator over these clouds, remembering in this store.
+    pub async fn open(
+        config: &NetsConfig,
+        store: &Store,
+        tags: Tags,
+        clouds: Clouds,
+        metrics: NetsMetrics,
+    ) -> Result<Self, Error> {
+        Ok(Self(Arc::new(Inner {
+            places: places::Places::new(config, clouds),
+            tags,
+            values: Values::new(store)?,
+            spaces: spaces::Spaces::open(config, store).await?,
+            links: links::Links::new(store)?,
+            operations: operation::Operations::new(store, config.operations_kept)?,
+            rules: rules::Rules::new(store)?,
+            made: Table::new(store, "nets-resources")?,
+            locks: locks::Locks::default(),
+            metrics,
+            flags: config.feature_flags.clone(),
+            tasks: TaskTracker::new(),
+        })))
+    }
+
+    /// Its tags.
+    pub fn tags(&self) -> &Tags {
+        &self.0.tags
+    }
+
+    /// Its values.
+    pub fn values(&self) -> &Values {
+        &self.0.values
+    }
+
+    /// What a request would do.
+    pub async fn plan(&self, request: &Request) -> Result<Plan, Error> {
+        let calls = self.0.plan(request).await?;
+        Ok(Plan { digest: operation::digest(&calls), calls: self.0.describe(&calls).await? })
+    }
+
+    /// Does what a request asks and waits for it. It goes on even if the caller leaves.
+    pub async fn execute(&self, request: Request, options: Options) -> Result<Outcome, Error> {
+        let Some(operation) = self.begin(&request, &options).await? else {
+            let created = self.existing(&request);
+            return Ok(Outcome { operation: None, created });
+        };
+        let operation =
+            self.spawn(operation).await.map_err(|_| Error::Internal("an operation panicked".into()))??;
+        Ok(Outcome { created: operation.created.clone(), operation: Some(operation) })
+    }
+
+    /// Begins what a request asks, without waiting.
+    pub async fn start(&self, request: Request, options: Options) -> Result<Option<Operation>, Error> {
+        let operation = self.begin(&request, &options).await?;
+        if let Some(operation) = &operation {
+            drop(self.spawn(operation.clone()));
+        }
+        Ok(operation)
+    }
+
+    async fn begin(&self, request: &Request, options: &Options) -> Result<Option<Operation>, Error> {
+        let calls = self.0.plan(request).await?;
+        let now = operation::digest(&calls);
+        if let Some(wanted) = options.expect.as_ref().filter(|wanted| **wanted != now) {
+            return Err(Error::PlanChanged { wanted: wanted.clone(), now });
+        }
+        if calls.is_empty() {
+            return Ok(None);
+        }
+        self.0.metrics.operations.inc();
+        self.0.operations.begin(request.title(), calls).await.map(Some)
+    }
+
+    fn spawn(&self, mut operation: Operation) -> tokio::task::JoinHandle<Result<Operation, Error>> {
+        let inner = Arc::clone(&self.0);
+        self.0.tasks.spawn(async move { inner.run(&mut operation).await.map(|()| operation) })
+    }
+
+    /// What a request that has nothing to do would have made.
+    fn existing(&self, request: &Request) -> Option<Created> {
+        let Request::Create { namespace, cloud, name, .. } = request else { return None };
+        let tag = self.0.tags.get(&format!("{namespace}.{cloud}.{name}"))?;
+        Some(Created { name: name.clone(), uri: tag.uri?, ip: tag.ip.unwrap_or_default() })
+    }
+
+    /// Goes on with every operation that was running when the last process ended, and says how many.
+    pub async fn resume(&self) -> Result<usize, Error> {
+        let all = self.0.operations.list().await?;
+        let cut_off: Vec<Operation> =
+            all.into_iter().filter(|operation| operation.state == State::Running).collect();
+        let count = cut_off.len();
+        // Oldest first, as they were asked.
+        for operation in cut_off.into_iter().rev() {
+            tracing::info!(operation = %operation.id, title = %operation.title, done = operation.done, "Going on with an operation.");
+            drop(self.spawn(operation));
+        }
+        Ok(count)
+    }
+
+    /// Tells every cloud what is switched on. A plugin that is not up is told when it is asked next.
+    pub async fn send_flags(&self) {
+        for (name, flags) in &self.0.flags {
+            let Ok(cloud) = self.0.places.cloud(name) else { continue };
+            if let Err(error) = cloud.set_flags(*flags).await {
+                tracing::warn!(cloud = %name, %error, "A cloud could not be told its flags.");
+            }
+        }
+    }
+
+    /// Operations that are remembered, latest first.
+    pub async fn operations(&self) -> Result<Vec<Operation>, Error> {
+        self.0.operations.list().await
+    }
+
+    /// One operation.
+    pub async fn operation(&self, id: &str) -> Result<Operation, Error> {
+        self.0.operations.get(id).await
+    }
+
+    /// Stops an operation before its next call.
+    pub async fn cancel(&self, id: &str) -> Result<Operation, Error> {
+        let operation = self.0.operations.get(id).await?;
+        self.0.operations.cancel(operation.id);
+        Ok(operation)
+    }
+
+    /// Waits for running operations, when the process ends.
+    pub async fn finish(&self) {
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+
+    /// The gRPC services for plugins, of both generations.
+    pub fn routes(&self) -> Routes {
+        grpc::routes(self.clone())
+    }
+
+    /// The REST API, of both generations.
+    pub fn router(&self) -> axum::Router {
+        rest::router(self.clone())
+    }
+}
+
+impl Inner {
+    async fn made_from(&self, tag: &str) -> Result<Option<String>, Error> {
+        Ok(self.made.get(&tag.to_owned()).await?.map(|record| record.value.description))
+    }
+}
+
+#[async_trait]
+impl Controller for Orchestrator {
+    async fn find_spaces(&self, sizes: &[i32]) -> Result<Vec<IpNet>, Error> {
+        self.0.spaces.find(&self.0.places, sizes).await
+    }
+
+    async fn used_spaces(&self) -> Result<Vec<Mapping>, Error> {
+        self.0.spaces.used(&self.0.places).await
+    }
+
+    async fn find_asn(&self) -> Result<u32, Error> {
+        self.0.spaces.find_asn(&self.0.places).await
+    }
+
+    /// A plugin asks while it adds rules; the link has its own record, so no operation is needed to resume it.
+    async fn connect(&self, request: ConnectRequest) -> Result<(), Error> {
+        let inner = Arc::clone(&self.0);
+        let task =
+            self.0.tasks.spawn(async move { inner.connect(&request, &CancellationToken::new()).await });
+        task.await.map_err(|_| Error::Internal("connecting two clouds panicked".into()))?
+    }
+
+    async fn set_value(&self, namespace: &str, cloud: &str, key: &str, value: &str) -> Result<(), Error> {
+        self.0.values.set(namespace, cloud, key, value).await
+    }
+
+    async fn get_value(&self, namespace: &str, cloud: &str, key: &str) -> Result<String, Error> {
+        self.0.values.get(namespace, cloud, key).await
+    }
+
+    async fn delete_value(&self, namespace: &str, cloud: &str, key: &str) -> Result<(), Error> {
+        self.0.values.delete(namespace, cloud, key).await
+    }
+}

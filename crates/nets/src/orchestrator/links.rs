@@ -1,0 +1,183 @@
+//! Connections between clouds: each step is written down before the next is begun.
+
+use serde::{Deserialize, Serialize};
+use tarbet_store::{Record, Store, Table};
+use tokio_util::sync::CancellationToken;
+
+use super::Inner;
+use crate::cloud::{NewConnections, NewGateway, OldConnections};
+use crate::controller::ConnectRequest;
+use crate::error::Error;
+use crate::model::{Deployment, SharedKey};
+use crate::plan::bgp;
+use crate::plan::connect::{End, Link, Side, Step};
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct LinkRecord(pub(super) Link);
+
+impl Record for LinkRecord {
+    const KIND: &'static str = "link";
+}
+
+pub(super) struct Links {
+    table: Table<String, LinkRecord>,
+}
+
+impl Links {
+    pub(super) fn new(store: &Store) -> Result<Self, Error> {
+        Ok(Self { table: Table::new(store, "nets-links")? })
+    }
+
+    pub(super) async fn get(&self, name: &str) -> Result<Option<Link>, Error> {
+        Ok(self.table.get(&name.to_owned()).await?.map(|record| record.value.0))
+    }
+
+    pub(super) async fn list(&self) -> Result<Vec<Link>, Error> {
+        Ok(self.table.list().await?.records.into_iter().map(|(_, record)| record.value.0).collect())
+    }
+
+    async fn save(&self, link: &Link) -> Result<(), Error> {
+        self.table.put(&link.name(), &LinkRecord(link.clone())).await?;
+        Ok(())
+    }
+
+    async fn forget(&self, name: &str) -> Result<(), Error> {
+        self.table.delete(&name.to_owned()).await?;
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// The link a request is about, as it stands.
+    pub(super) async fn link(&self, request: &ConnectRequest) -> Result<Link, Error> {
+        let end = |cloud: &str, namespace: &str, spaces: &[String]| -> Result<End, Error> {
+            let deployment = self.places.deployment(namespace, cloud)?.id;
+            Ok(End {
+                cloud: cloud.into(),
+                namespace: namespace.into(),
+                deployment,
+                spaces: spaces.to_vec(),
+                gateway: None,
+                connected: false,
+            })
+        };
+        let new = Link::new(
+            end(&request.cloud_a, &request.namespace_a, &request.spaces_a)?,
+            end(&request.cloud_b, &request.namespace_b, &request.spaces_b)?,
+        )?;
+        Ok(self.links.get(&new.name()).await?.unwrap_or(new))
+    }
+
+    /// Connects two clouds, from wherever an earlier attempt stopped.
+    pub(super) async fn connect(
+        &self,
+        request: &ConnectRequest,
+        cancel: &CancellationToken,
+    ) -> Result<(), Error> {
+        let name = self.link(request).await?.name();
+        let _turn = self.locks.turn(&format!("link {name}")).await;
+        let mut link = self.link(request).await?;
+        loop {
+            let step = link.next();
+            if step == Step::Done {
+                return Ok(());
+            }
+            if cancel.is_cancelled() {
+                return Err(Error::Cancelled(format!("of the link {name}")));
+            }
+            tracing::info!(link = %name, ?step, "Connecting two clouds.");
+            self.step(&mut link, step).await?;
+            self.links.save(&link).await?;
+        }
+    }
+
+    async fn step(&self, link: &mut Link, step: Step) -> Result<(), Error> {
+        match step {
+            Step::ChooseAddresses => {
+                // Two links that choose at once must not choose the same.
+                let _turn = self.locks.turn("tunnel addresses").await;
+                let mut used = self.spaces.used_bgp(&self.places).await?;
+                for other in self.links.list().await? {
+                    used.extend(other.tunnels.iter().flat_map(|ends| [ends.a, ends.b]));
+                }
+                let tunnels = usize::from(link.pair.tunnels);
+                link.tunnels = bgp::unused(tunnels, link.pair.azure, &used).ok_or_else(|| {
+                    Error::Internal("every address for the inside of tunnels is used".into())
+                })?;
+                self.links.save(link).await?;
+            }
+            Step::AskSpaces(side) => {
+                let (end, _) = link.ends(side);
+                let cloud = self.places.cloud(&end.cloud)?;
+                if let Some(space) = end.spaces.first().and_then(|text| crate::plan::target::parse(text)) {
+                    let spaces = cloud.network_spaces(&deployment(end), space).await?;
+                    link.end_mut(side).spaces = spaces.iter().map(ToString::to_string).collect();
+                }
+                link.spaces_known = true;
+            }
+            Step::MakeGateway(side) => {
+                let (end, other) = link.ends(side);
+                let new = NewGateway {
+                    deployment: deployment(end),
+                    cloud: other.cloud.clone(),
+                    bgp_addresses: crate::cloud::addresses_from("tunnels", &link.addresses(side))?,
+                    space: end.spaces.first().and_then(|text| crate::plan::target::parse(text)),
+                };
+                let gateway = self.places.cloud(&end.cloud)?.create_gateway(new).await?;
+                link.end_mut(side).gateway = Some(gateway);
+            }
+            Step::MakeKey => link.key = Some(SharedKey::from_random(rand::random())),
+            Step::Connect(side) => {
+                let new = connections(link, side)?;
+                self.places.cloud(&link.ends(side).0.cloud)?.create_connections(new).await?;
+                link.end_mut(side).connected = true;
+            }
+            Step::Done => {}
+        }
+        Ok(())
+    }
+
+    /// Takes a link down, one end after the other. The record goes last.
+    pub(super) async fn disconnect(&self, name: &str) -> Result<(), Error> {
+        let _turn = self.locks.turn(&format!("link {name}")).await;
+        let Some(mut link) = self.links.get(name).await? else { return Ok(()) };
+        for side in [Side::A, Side::B] {
+            // From here on the link counts as broken, so that a new request mends it.
+            link.end_mut(side).connected = false;
+            self.links.save(&link).await?;
+            let (end, other) = link.ends(side);
+            let old = OldConnections {
+                deployment: deployment(end),
+                cloud: other.cloud.clone(),
+                bgp_addresses: crate::cloud::addresses_from("tunnels", &link.addresses(side.across()))?,
+            };
+            match self.places.cloud(&end.cloud)?.delete_connections(old).await {
+                Err(error) if error.is_not_found() => {}
+                outcome => outcome?,
+            }
+        }
+        self.links.forget(name).await
+    }
+}
+
+fn deployment(end: &End) -> Deployment {
+    Deployment { id: end.deployment.clone(), namespace: end.namespace.clone() }
+}
+
+fn connections(link: &Link, side: Side) -> Result<NewConnections, Error> {
+    let (end, other) = link.ends(side);
+    let missing = || Error::Internal(format!("the link {} has no gateway or key yet", link.name()));
+    let gateway = other.gateway.as_ref().ok_or_else(missing)?;
+    Ok(NewConnections {
+        deployment: deployment(end),
+        cloud: other.cloud.clone(),
+        asn: gateway.asn,
+        gateways: gateway.addresses.clone(),
+        bgp_addresses: crate::cloud::addresses_from("tunnels", &link.addresses(side.across()))?,
+        key: link.key.clone().ok_or_else(missing)?,
+        remote_spaces: if link.pair.bgp { Vec::new() } else { other.spaces.clone() },
+        bgp: link.pair.bgp,
+        space: end.spaces.first().and_then(|text| crate::plan::target::parse(text)),
+    })
+}

@@ -1,0 +1,225 @@
+//! Looking: what there is, what may pass, and what differs from what should be.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde::Serialize;
+
+use super::Orchestrator;
+use crate::config::DeploymentConfig;
+use crate::error::Error;
+use crate::model::{ResourceTag, Rule};
+use crate::plan::connect::Step;
+use crate::plan::verdict::{Endpoint, Packet, Policy, Verdict};
+
+/// A difference between what should be and what is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// Where.
+    pub cloud: String,
+    /// What.
+    pub what: String,
+    /// Whether it was mended.
+    pub repaired: bool,
+}
+
+/// A resource in a picture.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Node {
+    /// Its tag.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its cloud.
+    pub cloud: String,
+    /// Its address.
+    pub ip: String,
+    /// How many rules it has.
+    pub rules: usize,
+}
+
+/// A connection between two clouds in a picture.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Edge {
+    /// Its name.
+    pub name: String,
+    /// One cloud.
+    pub from: String,
+    /// The other.
+    pub to: String,
+    /// Whether all of it was made.
+    pub complete: bool,
+    /// Tunnels side by side.
+    pub tunnels: u8,
+}
+
+/// The whole network in a picture.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Topology {
+    /// Clouds by name.
+    pub clouds: Vec<String>,
+    /// Resources.
+    pub resources: Vec<Node>,
+    /// Connections between clouds.
+    pub links: Vec<Edge>,
+}
+
+impl Orchestrator {
+    /// Namespaces and their deployments.
+    pub fn namespaces(&self) -> &BTreeMap<String, Vec<DeploymentConfig>> {
+        self.0.places.namespaces()
+    }
+
+    /// The resources of a namespace, by their tags.
+    pub async fn resources(&self, namespace: Option<&str>) -> Result<Vec<Node>, Error> {
+        let mut nodes = Vec::new();
+        for tag in self.tags().list() {
+            let (Some(parts), Some(uri)) = (ResourceTag::parse(&tag.name), &tag.uri) else { continue };
+            if namespace.is_some_and(|wanted| wanted != parts.namespace) {
+                continue;
+            }
+            let subscriber = format!("{}>{}>{uri}", parts.namespace, parts.cloud);
+            let rules = self.0.rules.get(&subscriber).await?.rules.len();
+            nodes.push(Node {
+                name: tag.name,
+                namespace: parts.namespace,
+                cloud: parts.cloud,
+                ip: tag.ip.unwrap_or_default(),
+                rules,
+            });
+        }
+        Ok(nodes)
+    }
+
+    /// The rules of a resource, as its cloud has them.
+    pub async fn rules(&self, namespace: &str, cloud: &str, name: &str) -> Result<Vec<Rule>, Error> {
+        let target = self.0.resource(namespace, cloud, name)?;
+        self.0.places.cloud(cloud)?.permit_list(namespace, &target.uri).await
+    }
+
+    /// Everything, for a picture.
+    pub async fn topology(&self) -> Result<Topology, Error> {
+        let links = self.0.links.list().await?.into_iter().map(|link| Edge {
+            name: link.name(),
+            complete: link.next() == Step::Done,
+            from: link.a.cloud,
+            to: link.b.cloud,
+            tunnels: link.pair.tunnels,
+        });
+        Ok(Topology {
+            clouds: self.0.places.clouds().keys().cloned().collect(),
+            resources: self.resources(None).await?,
+            links: links.collect(),
+        })
+    }
+
+    /// Whether a packet may pass, by the rules as they are remembered.
+    pub async fn can(&self, from: &str, to: &str, protocol: u8, port: u16) -> Result<Verdict, Error> {
+        let packet = Packet {
+            source: self.address(from)?,
+            destination: self.address(to)?,
+            protocol,
+            // Any port a client may be given.
+            source_port: 49152,
+            destination_port: port,
+        };
+        Ok(self.policy().await?.judge(&packet))
+    }
+
+    async fn policy(&self) -> Result<Policy, Error> {
+        let mut policy = Policy::default();
+        for tag in self.tags().list() {
+            let (Some(parts), Some(uri)) = (ResourceTag::parse(&tag.name), &tag.uri) else { continue };
+            let Some(address) = tag.ip.as_ref().and_then(|ip| ip.parse::<IpAddr>().ok()) else { continue };
+            let set = self.0.rules.get(&format!("{}>{}>{uri}", parts.namespace, parts.cloud)).await?;
+            policy.insert(address, Endpoint { name: tag.name, rules: set.rules.into_values().collect() });
+        }
+        Ok(policy)
+    }
+
+    fn address(&self, name: &str) -> Result<IpAddr, Error> {
+        if let Ok(address) = name.parse() {
+            return Ok(address);
+        }
+        let addresses = self.tags().addresses(name);
+        match addresses.as_slice() {
+            [one] => {
+                one.parse().map_err(|_| Error::invalid(name, "stands for a prefix, not for one address"))
+            }
+            [] => Err(crate::plan::tags::TagError::Unknown(name.into()).into()),
+            several => Err(Error::invalid(
+                name,
+                format!("stands for {} addresses; name one resource", several.len()),
+            )),
+        }
+    }
+
+    /// Compares every permit list with what was last given, and lets each cloud compare itself.
+    pub async fn drift(&self, repair: bool) -> Result<Vec<Difference>, Error> {
+        let mut found = Vec::new();
+        for (name, cloud) in self.0.places.clouds() {
+            let mut namespaces: Vec<String> =
+                self.0.places.deployments(name).into_iter().map(|deployment| deployment.namespace).collect();
+            namespaces.dedup();
+            for namespace in namespaces {
+                match cloud.drift(&namespace, repair).await {
+                    Ok(differences) => found.extend(differences.into_iter().map(|what| Difference {
+                        cloud: name.clone(),
+                        what,
+                        repaired: repair,
+                    })),
+                    Err(error) if error.is_unsupported() => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        for set in self.0.rules.list().await? {
+            let cloud = self.0.places.cloud(&set.cloud)?;
+            let actual = match cloud.permit_list(&set.namespace, &set.uri).await {
+                Ok(rules) => rules,
+                Err(error) if error.is_not_found() => {
+                    let what = format!("{} is gone", set.uri);
+                    found.push(Difference { cloud: set.cloud, what, repaired: false });
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let actual: BTreeMap<&str, &Rule> =
+                actual.iter().map(|rule| (rule.name.as_str(), rule)).collect();
+            let missing: Vec<Rule> = set
+                .rules
+                .values()
+                .filter(|rule| actual.get(rule.name.as_str()).is_none_or(|found| !same(found, rule)))
+                .cloned()
+                .collect();
+            let foreign: Vec<String> = actual
+                .keys()
+                .filter(|name| !set.rules.contains_key(**name))
+                .map(ToString::to_string)
+                .collect();
+            let report = |what: String| Difference { cloud: set.cloud.clone(), what, repaired: repair };
+            found.extend(
+                missing
+                    .iter()
+                    .map(|rule| report(format!("rule {} of {} is missing or different", rule.name, set.uri))),
+            );
+            found
+                .extend(foreign.iter().map(|name| report(format!("rule {name} of {} is not ours", set.uri))));
+            if repair && !missing.is_empty() {
+                cloud.add_rules(&set.namespace, &set.uri, missing).await?;
+            }
+            if repair && !foreign.is_empty() {
+                cloud.delete_rules(&set.namespace, &set.uri, foreign).await?;
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Clouds may tell targets in another order, and some forget tags or source ports.
+fn same(actual: &Rule, wanted: &Rule) -> bool {
+    let targets = |rule: &Rule| crate::plan::rule::targets(rule).unwrap_or_default();
+    (actual.direction, actual.dst_port, actual.protocol)
+        == (wanted.direction, wanted.dst_port, wanted.protocol)
+        && targets(actual) == targets(wanted)
+}

@@ -1,0 +1,305 @@
+//! Operations: what was asked, the calls it takes, and how far it got. All of it is in the store.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tarbet_store::{Record, Store, Table};
+use tarbet_telemetry::Problem;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::cloud::NewResource;
+use crate::controller::ConnectRequest;
+use crate::error::Error;
+use crate::model::{Created, Rule};
+use crate::plan::tags::Mapping;
+
+/// One call of a plan. Each may be made twice with the effect of once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "call", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum Call {
+    /// Makes a resource.
+    CreateResource {
+        /// The cloud.
+        cloud: String,
+        /// What.
+        new: NewResource,
+    },
+    /// Takes in a resource.
+    AttachResource {
+        /// The cloud.
+        cloud: String,
+        /// The namespace.
+        namespace: String,
+        /// Its URI.
+        uri: String,
+    },
+    /// Gives the resource that was just made its tag.
+    Register {
+        /// The cloud.
+        cloud: String,
+        /// The namespace.
+        namespace: String,
+        /// A digest of the description, to know the same request again.
+        description: String,
+    },
+    /// Removes a resource.
+    DeleteResource {
+        /// The cloud.
+        cloud: String,
+        /// The namespace.
+        namespace: String,
+        /// Its URI.
+        uri: String,
+    },
+    /// Forgets a resource's rules and its tag.
+    Unregister {
+        /// Its tag.
+        tag: String,
+        /// How it subscribed.
+        subscriber: String,
+    },
+    /// Connects two clouds, step by step.
+    Connect(ConnectRequest),
+    /// Takes a connection between two clouds down.
+    Disconnect {
+        /// The link's name.
+        link: String,
+    },
+    /// Notes that a permit list follows a tag.
+    Subscribe {
+        /// The tag.
+        tag: String,
+        /// Whose permit list.
+        subscriber: String,
+    },
+    /// The permit list no longer follows the tag.
+    Unsubscribe {
+        /// The tag.
+        tag: String,
+        /// Whose permit list.
+        subscriber: String,
+    },
+    /// Adds or replaces rules.
+    AddRules {
+        /// The cloud.
+        cloud: String,
+        /// The namespace.
+        namespace: String,
+        /// The resource.
+        uri: String,
+        /// The rules with targets.
+        rules: Vec<Rule>,
+    },
+    /// Removes rules.
+    DeleteRules {
+        /// The cloud.
+        cloud: String,
+        /// The namespace.
+        namespace: String,
+        /// The resource.
+        uri: String,
+        /// Their names.
+        names: Vec<String>,
+    },
+    /// Makes or changes a tag.
+    SetTag {
+        /// The tag.
+        tag: Mapping,
+    },
+    /// Removes a tag.
+    DeleteTag {
+        /// The tag.
+        tag: String,
+    },
+    /// Takes a member out of a tag.
+    DeleteMember {
+        /// The group.
+        parent: String,
+        /// The member.
+        child: String,
+    },
+    /// Brings the permit lists of subscribers in line with the tags.
+    Propagate {
+        /// Whose.
+        subscribers: Vec<String>,
+    },
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names =
+            |rules: &[Rule]| rules.iter().map(|rule| rule.name.as_str()).collect::<Vec<_>>().join(", ");
+        match self {
+            Self::CreateResource { cloud, new } => {
+                write!(
+                    f,
+                    "{cloud}: CreateResource {} in {} for {}",
+                    new.name, new.deployment.id, new.deployment.namespace
+                )
+            }
+            Self::AttachResource { cloud, uri, .. } => write!(f, "{cloud}: AttachResource {uri}"),
+            Self::Register { cloud, namespace, .. } => {
+                write!(f, "tags: SetTag {namespace}.{cloud}.(its name)")
+            }
+            Self::DeleteResource { cloud, uri, .. } => write!(f, "{cloud}: DeleteResource {uri}"),
+            Self::Connect(request) => write!(
+                f,
+                "ConnectClouds {}/{} with {}/{}",
+                request.cloud_a, request.namespace_a, request.cloud_b, request.namespace_b
+            ),
+            Self::Disconnect { link } => write!(f, "DisconnectClouds {link}"),
+            Self::Subscribe { tag, subscriber } => write!(f, "tags: Subscribe {subscriber} to {tag}"),
+            Self::Unsubscribe { tag, subscriber } => write!(f, "tags: Unsubscribe {subscriber} from {tag}"),
+            Self::AddRules { cloud, uri, rules, .. } => {
+                write!(f, "{cloud}: AddPermitListRules {} to {uri}", names(rules))
+            }
+            Self::DeleteRules { cloud, uri, names, .. } => {
+                write!(f, "{cloud}: DeletePermitListRules {} from {uri}", names.join(", "))
+            }
+            Self::SetTag { tag } => write!(f, "tags: SetTag {}", tag.name),
+            Self::DeleteTag { tag } | Self::Unregister { tag, .. } => write!(f, "tags: DeleteTag {tag}"),
+            Self::DeleteMember { parent, child } => write!(f, "tags: DeleteTagMember {child} of {parent}"),
+            Self::Propagate { subscribers } => {
+                write!(f, "AddPermitListRules with the new members to {} resources", subscribers.len())
+            }
+        }
+    }
+}
+
+/// What would be done, and how to insist on exactly that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The calls, for people.
+    pub calls: Vec<String>,
+    /// Stands for the exact calls.
+    pub digest: String,
+}
+
+/// The digest of calls.
+pub(super) fn digest(calls: &[Call]) -> String {
+    let json = serde_json::to_vec(calls).unwrap_or_default();
+    hex::encode(&Sha256::digest(json)[..8])
+}
+
+pub(super) fn digest_of(text: &str) -> String {
+    hex::encode(&Sha256::digest(text.as_bytes())[..16])
+}
+
+/// How an operation stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", content = "problem", rename_all = "lowercase")]
+pub enum State {
+    /// It is on its way, or was when the orchestrator stopped.
+    Running,
+    /// All calls were made.
+    Done,
+    /// A call failed; asking again goes on from there.
+    Failed(Problem),
+    /// Somebody cancelled it between two calls.
+    Cancelled,
+}
+
+/// One operation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Operation {
+    /// Its id; later ones sort later.
+    pub id: Uuid,
+    /// What it is for.
+    pub title: String,
+    /// Its calls.
+    pub calls: Vec<Call>,
+    /// How many of them were made.
+    pub done: usize,
+    /// How it stands.
+    #[serde(flatten)]
+    pub state: State,
+    /// What it made, if it makes something.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created: Option<Created>,
+    /// When it began.
+    pub begun: Timestamp,
+    /// When it last moved.
+    pub moved: Timestamp,
+}
+
+impl Record for Operation {
+    const KIND: &'static str = "operation";
+}
+
+/// All operations.
+pub(super) struct Operations {
+    table: Table<Uuid, Operation>,
+    running: Mutex<HashMap<Uuid, CancellationToken>>,
+    kept: Duration,
+}
+
+impl Operations {
+    pub(super) fn new(store: &Store, kept: Duration) -> Result<Self, Error> {
+        Ok(Self { table: Table::new(store, "nets-operations")?, running: Mutex::default(), kept })
+    }
+
+    /// Writes an operation down before anything is done.
+    pub(super) async fn begin(&self, title: String, calls: Vec<Call>) -> Result<Operation, Error> {
+        let now = Timestamp::now();
+        let operation = Operation {
+            id: Uuid::now_v7(),
+            title,
+            calls,
+            done: 0,
+            state: State::Running,
+            created: None,
+            begun: now,
+            moved: now,
+        };
+        self.table.create(&operation.id, &operation).await?;
+        Ok(operation)
+    }
+
+    /// Writes down how far it got. One that ended is kept for a while only.
+    pub(super) async fn save(&self, operation: &mut Operation) -> Result<(), Error> {
+        operation.moved = Timestamp::now();
+        match operation.state {
+            State::Running => self.table.put(&operation.id, operation).await?,
+            _ => self.table.put_for(&operation.id, operation, self.kept).await?,
+        };
+        Ok(())
+    }
+
+    pub(super) async fn get(&self, id: &str) -> Result<Operation, Error> {
+        let unknown = || Error::Operation(id.into());
+        let uuid = Uuid::parse_str(id).map_err(|_| unknown())?;
+        self.table.get(&uuid).await?.map(|record| record.value).ok_or_else(unknown)
+    }
+
+    /// All that are remembered, latest first.
+    pub(super) async fn list(&self) -> Result<Vec<Operation>, Error> {
+        let mut all: Vec<Operation> =
+            self.table.list().await?.records.into_iter().map(|(_, record)| record.value).collect();
+        all.reverse();
+        Ok(all)
+    }
+
+    /// The token that cancels a running operation.
+    pub(super) fn started(&self, id: Uuid) -> CancellationToken {
+        let token = CancellationToken::new();
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).insert(id, token.clone());
+        token
+    }
+
+    pub(super) fn ended(&self, id: Uuid) {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    /// Asks a running operation to stop before its next call. False if it does not run here.
+    pub(super) fn cancel(&self, id: Uuid) -> bool {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.get(&id).map(CancellationToken::cancel).is_some()
+    }
+}

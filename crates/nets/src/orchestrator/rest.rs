@@ -1,0 +1,388 @@
+//! The REST API: the original's paths and bodies, with plans, operations and answers beside them.
+//!
+//! Every request that changes something takes `?plan=true` (only tell the calls), `?expect=DIGEST` (make
+//! exactly those) and `?async=true` (answer with the operation at once).
+
+use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post, put};
+use axum::{Json, Router};
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tarbet_telemetry::{Coded, Problem};
+
+use super::operation::{Operation, State as OperationState};
+use super::plan::Request;
+use super::{Options, Orchestrator, Outcome, rest_seed};
+use crate::error::Error;
+use crate::model::Rule;
+use crate::plan::tags::Mapping;
+
+/// Carries the id of the operation a request became.
+const OPERATION: &str = "tarbet-operation-id";
+
+/// A failure, as people and the original's programs read it.
+pub(super) struct Failure(Problem);
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let problem = error.problem();
+        if problem.status().is_server_error() {
+            tracing::warn!(code = %problem.code, error = %tarbet_telemetry::problem::chain(&error), cause = %problem.cause, "A request failed.");
+        }
+        Self(problem)
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let text = format!("{} ({})", self.0.message, self.0.cause);
+        let mut body = serde_json::to_value(&self.0).unwrap_or_default();
+        body["error"] = text.into();
+        (self.0.status(), Json(body)).into_response()
+    }
+}
+
+pub(super) type Answer = Result<Response, Failure>;
+
+/// How a change is to be made.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct How {
+    plan: bool,
+    expect: Option<String>,
+    #[serde(rename = "async")]
+    later: bool,
+}
+
+/// An operation as it is shown: calls as sentences, keys never.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Shown {
+    id: String,
+    title: String,
+    state: &'static str,
+    done: usize,
+    calls: Vec<String>,
+    begun: String,
+    moved: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<Problem>,
+}
+
+impl From<Operation> for Shown {
+    fn from(operation: Operation) -> Self {
+        let (state, problem) = match operation.state {
+            OperationState::Running => ("running", None),
+            OperationState::Done => ("done", None),
+            OperationState::Cancelled => ("cancelled", None),
+            OperationState::Failed(problem) => ("failed", Some(problem)),
+        };
+        Self {
+            id: operation.id.to_string(),
+            title: operation.title,
+            state,
+            done: operation.done,
+            calls: operation.calls.iter().map(ToString::to_string).collect(),
+            begun: operation.begun.to_string(),
+            moved: operation.moved.to_string(),
+            problem,
+        }
+    }
+}
+
+pub(super) fn router(orchestrator: Orchestrator) -> Router {
+    let resource = "/namespaces/{ns}/clouds/{cloud}/resources/{resource}";
+    Router::new()
+        .route("/ping", get(|| async { Json(json!({ "message": "pong" })) }))
+        .route("/namespaces", get(namespaces))
+        .route("/namespaces/{ns}/resources", get(resources))
+        .route("/namespaces/{ns}/clouds/{cloud}/resources", post(create_or_attach))
+        .route(resource, put(create).delete(delete_resource))
+        .route(&format!("{resource}/rules"), get(rules).post(add_rule))
+        .route(&format!("{resource}/applyRules"), post(add_rules))
+        .route(&format!("{resource}/deleteRules"), post(delete_rules))
+        .route(&format!("{resource}/rules/{{rule}}"), put(put_rule).delete(delete_rule))
+        .route("/tags", get(tags))
+        .route("/tags/{tag}", get(tag).delete(delete_tag).post(rest_seed::set_tag))
+        .route("/tags/{tag}/rules", post(add_tag_rules).delete(delete_tag_rules))
+        .route("/tags/{tag}/resolveMembers", post(resolve))
+        .route("/tags/{tag}/resolve", get(resolve))
+        .route("/tags/{tag}/applyMembers", post(apply_members))
+        .route("/tags/{tag}/members/{member}", delete(delete_member))
+        .route("/operations", get(operations))
+        .route("/operations/{id}", get(operation).delete(cancel))
+        .route("/drift", get(drift).post(repair))
+        .route("/can", get(can))
+        .route("/topology", get(topology))
+        .route("/links/prune", post(prune))
+        .merge(rest_seed::router())
+        .with_state(orchestrator)
+}
+
+/// Plans, begins or makes a change, and answers as asked.
+pub(super) async fn change(
+    orchestrator: &Orchestrator,
+    how: How,
+    request: Request,
+    answer: impl FnOnce(Outcome) -> Response,
+) -> Answer {
+    let options = Options { expect: how.expect };
+    if how.plan {
+        return Ok(Json(orchestrator.plan(&request).await?).into_response());
+    }
+    if how.later {
+        let operation = orchestrator.start(request, options).await?;
+        let shown = operation.map(Shown::from);
+        return Ok((StatusCode::ACCEPTED, Json(json!({ "operation": shown }))).into_response());
+    }
+    let outcome = orchestrator.execute(request, options).await?;
+    let id = outcome.operation.as_ref().map(|operation| operation.id.to_string());
+    let mut response = answer(outcome);
+    if let Some(value) = id.and_then(|id| id.parse().ok()) {
+        response.headers_mut().insert(OPERATION, value);
+    }
+    Ok(response)
+}
+
+fn empty(_: Outcome) -> Response {
+    StatusCode::OK.into_response()
+}
+
+fn braces(_: Outcome) -> Response {
+    Json(json!({})).into_response()
+}
+
+type Place = Path<(String, String, String)>;
+
+async fn namespaces(State(orchestrator): State<Orchestrator>) -> Json<Value> {
+    let map = orchestrator.namespaces().iter().map(|(namespace, deployments)| {
+        // With capitals, as the original's own structure is spelt.
+        let list: Vec<Value> = deployments
+            .iter()
+            .map(|deployment| json!({ "Name": deployment.name, "Deployment": deployment.deployment }))
+            .collect();
+        (namespace.clone(), Value::from(list))
+    });
+    Json(Value::Object(map.collect()))
+}
+
+async fn resources(State(orchestrator): State<Orchestrator>, Path(namespace): Path<String>) -> Answer {
+    Ok(Json(orchestrator.resources(Some(&namespace)).await?).into_response())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewBody {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    description: String,
+    #[serde(default)]
+    id: String,
+}
+
+fn created(namespace: String, cloud: String) -> impl FnOnce(Outcome) -> Response {
+    move |outcome| {
+        let made = outcome.created.unwrap_or(crate::model::Created {
+            name: String::new(),
+            uri: String::new(),
+            ip: String::new(),
+        });
+        let name = format!("{namespace}.{cloud}.{}", made.name);
+        Json(json!({ "name": name, "uri": made.uri, "ip": made.ip })).into_response()
+    }
+}
+
+async fn create_or_attach(
+    State(orchestrator): State<Orchestrator>,
+    Path((namespace, cloud)): Path<(String, String)>,
+    Query(how): Query<How>,
+    Json(body): Json<NewBody>,
+) -> Answer {
+    let answer = created(namespace.clone(), cloud.clone());
+    let request = if body.name.is_empty() && !body.id.is_empty() {
+        Request::Attach { namespace, cloud, uri: body.id }
+    } else {
+        Request::Create { namespace, cloud, name: body.name, description: body.description }
+    };
+    change(&orchestrator, how, request, answer).await
+}
+
+async fn create(
+    State(orchestrator): State<Orchestrator>,
+    Path((namespace, cloud, name)): Place,
+    Query(how): Query<How>,
+    Json(body): Json<NewBody>,
+) -> Answer {
+    let answer = created(namespace.clone(), cloud.clone());
+    let request = Request::Create { namespace, cloud, name, description: body.description };
+    change(&orchestrator, how, request, answer).await
+}
+
+async fn delete_resource(
+    State(orchestrator): State<Orchestrator>,
+    Path((namespace, cloud, name)): Place,
+    Query(how): Query<How>,
+) -> Answer {
+    change(&orchestrator, how, Request::DeleteResource { namespace, cloud, name }, empty).await
+}
+
+async fn rules(State(orchestrator): State<Orchestrator>, Path((namespace, cloud, name)): Place) -> Answer {
+    let rules = orchestrator.rules(&namespace, &cloud, &name).await?;
+    // The original's encoder writes an empty list as null.
+    Ok(Json(if rules.is_empty() { Value::Null } else { json!(rules) }).into_response())
+}
+
+async fn add_rules(
+    State(orchestrator): State<Orchestrator>,
+    Path((namespace, cloud, name)): Place,
+    Query(how): Query<How>,
+    Json(rules): Json<Vec<Rule>>,
+) -> Answer {
+    let resource = orchestrator.0.resource(&namespace, &cloud, &name)?;
+    change(&orchestrator, how, Request::AddRules { resource, rules }, empty).await
+}
+
+async fn add_rule(
+    state: State<Orchestrator>,
+    place: Place,
+    how: Query<How>,
+    Json(rule): Json<Rule>,
+) -> Answer {
+    add_rules(state, place, how, Json(vec![rule])).await
+}
+
+async fn put_rule(
+    state: State<Orchestrator>,
+    Path((namespace, cloud, resource, name)): Path<(String, String, String, String)>,
+    how: Query<How>,
+    Json(rule): Json<Rule>,
+) -> Answer {
+    add_rules(state, Path((namespace, cloud, resource)), how, Json(vec![Rule { name, ..rule }])).await
+}
+
+async fn delete_rules(
+    State(orchestrator): State<Orchestrator>,
+    Path((namespace, cloud, name)): Place,
+    Query(how): Query<How>,
+    Json(names): Json<Vec<String>>,
+) -> Answer {
+    let resource = orchestrator.0.resource(&namespace, &cloud, &name)?;
+    change(&orchestrator, how, Request::DeleteRules { resource, names }, empty).await
+}
+
+async fn delete_rule(
+    state: State<Orchestrator>,
+    Path((namespace, cloud, resource, rule)): Path<(String, String, String, String)>,
+    how: Query<How>,
+) -> Answer {
+    delete_rules(state, Path((namespace, cloud, resource)), how, Json(vec![rule])).await
+}
+
+async fn add_tag_rules(
+    State(orchestrator): State<Orchestrator>,
+    Path(tag): Path<String>,
+    Query(how): Query<How>,
+    Json(rules): Json<Vec<Rule>>,
+) -> Answer {
+    change(&orchestrator, how, Request::AddTagRules { tag, rules }, empty).await
+}
+
+async fn delete_tag_rules(
+    State(orchestrator): State<Orchestrator>,
+    Path(tag): Path<String>,
+    Query(how): Query<How>,
+    Json(names): Json<Vec<String>>,
+) -> Answer {
+    change(&orchestrator, how, Request::DeleteTagRules { tag, names }, empty).await
+}
+
+async fn tags(State(orchestrator): State<Orchestrator>) -> Json<Vec<Mapping>> {
+    Json(orchestrator.tags().list())
+}
+
+async fn tag(State(orchestrator): State<Orchestrator>, Path(name): Path<String>) -> Json<Mapping> {
+    let tag = orchestrator.tags().get(&name);
+    Json(tag.unwrap_or_else(|| Mapping { name, ..Mapping::default() }))
+}
+
+async fn resolve(State(orchestrator): State<Orchestrator>, Path(name): Path<String>) -> Json<Vec<Mapping>> {
+    Json(orchestrator.tags().resolve(&name))
+}
+
+/// The body's name decides, as in the original; the path's is used where the body has none.
+async fn apply_members(
+    State(orchestrator): State<Orchestrator>,
+    Path(name): Path<String>,
+    Query(how): Query<How>,
+    Json(tag): Json<Mapping>,
+) -> Answer {
+    let tag = if tag.name.is_empty() { Mapping { name, ..tag } } else { tag };
+    change(&orchestrator, how, Request::SetTag(tag), braces).await
+}
+
+async fn delete_tag(
+    State(orchestrator): State<Orchestrator>,
+    Path(name): Path<String>,
+    Query(how): Query<How>,
+) -> Answer {
+    change(&orchestrator, how, Request::DeleteTag(name), braces).await
+}
+
+async fn delete_member(
+    State(orchestrator): State<Orchestrator>,
+    Path((tag, member)): Path<(String, String)>,
+    Query(how): Query<How>,
+) -> Answer {
+    change(&orchestrator, how, Request::DeleteMember(tag, member), braces).await
+}
+
+async fn prune(State(orchestrator): State<Orchestrator>, Query(how): Query<How>) -> Answer {
+    change(&orchestrator, how, Request::Prune, braces).await
+}
+
+async fn operations(State(orchestrator): State<Orchestrator>) -> Answer {
+    let shown: Vec<Shown> = orchestrator.operations().await?.into_iter().map(Shown::from).collect();
+    Ok(Json(shown).into_response())
+}
+
+async fn operation(State(orchestrator): State<Orchestrator>, Path(id): Path<String>) -> Answer {
+    Ok(Json(Shown::from(orchestrator.operation(&id).await?)).into_response())
+}
+
+async fn cancel(State(orchestrator): State<Orchestrator>, Path(id): Path<String>) -> Answer {
+    Ok(Json(Shown::from(orchestrator.cancel(&id).await?)).into_response())
+}
+
+async fn drift(State(orchestrator): State<Orchestrator>) -> Answer {
+    Ok(Json(orchestrator.drift(false).await?).into_response())
+}
+
+async fn repair(State(orchestrator): State<Orchestrator>) -> Answer {
+    Ok(Json(orchestrator.drift(true).await?).into_response())
+}
+
+#[derive(Deserialize)]
+struct Question {
+    from: String,
+    to: String,
+    #[serde(default)]
+    port: u16,
+    #[serde(default = "tcp")]
+    protocol: u8,
+}
+
+fn tcp() -> u8 {
+    6
+}
+
+async fn can(State(orchestrator): State<Orchestrator>, Query(question): Query<Question>) -> Answer {
+    let Question { from, to, port, protocol } = question;
+    Ok(Json(orchestrator.can(&from, &to, protocol, port).await?).into_response())
+}
+
+async fn topology(State(orchestrator): State<Orchestrator>) -> Answer {
+    Ok(Json(orchestrator.topology().await?).into_response())
+}

@@ -1,0 +1,70 @@
+//! The rules as they were last given to each cloud: for following tags, for answers, for drift.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use tarbet_store::{Record, Store, Table};
+
+use super::plan::Target;
+use crate::error::Error;
+use crate::model::Rule;
+
+/// The permit list of one resource.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RuleSet {
+    pub(super) namespace: String,
+    pub(super) cloud: String,
+    pub(super) uri: String,
+    pub(super) rules: BTreeMap<String, Rule>,
+}
+
+impl Record for RuleSet {
+    const KIND: &'static str = "permit-list";
+}
+
+impl RuleSet {
+    pub(super) fn new(resource: &Target, rules: Vec<Rule>) -> Self {
+        Self {
+            namespace: resource.namespace.clone(),
+            cloud: resource.cloud.clone(),
+            uri: resource.uri.clone(),
+            rules: rules.into_iter().map(|rule| (rule.name.clone(), rule)).collect(),
+        }
+    }
+}
+
+/// What a resource was made from.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct MadeFrom {
+    pub(super) description: String,
+}
+
+impl Record for MadeFrom {
+    const KIND: &'static str = "resource";
+}
+
+pub(super) struct Rules(Table<String, RuleSet>);
+
+impl Rules {
+    pub(super) fn new(store: &Store) -> Result<Self, Error> {
+        Ok(Self(Table::new(store, "nets-rules")?))
+    }
+
+    pub(super) async fn get(&self, subscriber: &str) -> Result<RuleSet, Error> {
+        Ok(self.0.get(&subscriber.to_owned()).await?.map(|record| record.value).unwrap_or_default())
+    }
+
+    pub(super) async fn put(&self, subscriber: &str, set: &RuleSet) -> Result<(), Error> {
+        let key = subscriber.to_owned();
+        if set.rules.is_empty() {
+            self.0.delete(&key).await?;
+        } else {
+            self.0.put(&key, set).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn list(&self) -> Result<Vec<RuleSet>, Error> {
+        Ok(self.0.list().await?.records.into_iter().map(|(_, record)| record.value).collect())
+    }
+}

@@ -37,7 +37,8 @@ async fn kubectl_through_one_gateway() {
     let gateway = product.gateway("alone", "{kind: memory}", &[]).await.unwrap();
     let token = add_site(&product, &gateway, "lab").await;
     let kubeconfig = kubeconfig().await;
-    let _agent = product.agent("lab-agent", &token, &[&gateway], &["--kubeconfig", &kubeconfig]).await.unwrap();
+    let _agent =
+        product.agent("lab-agent", &token, &[&gateway], &["--kubeconfig", &kubeconfig]).await.unwrap();
     let kubectl = login(&product, &gateway, "lab").await;
 
     let namespace = shared_pair().await.unwrap().private.unique_namespace("reach").await.unwrap();
@@ -52,9 +53,23 @@ async fn kubectl_through_one_gateway() {
     // A watch is a response without an end: it must arrive as it happens.
     let watch = tokio::spawn({
         let (kubectl, namespace) = (kubectl.clone(), namespace.clone());
-        async move { kubectl.run(&["wait", "configmap/greeting", "-n", &namespace, "--for=jsonpath={.data.words}=changed", "--timeout=60s"]).await }
+        async move {
+            kubectl
+                .run(&[
+                    "wait",
+                    "configmap/greeting",
+                    "-n",
+                    &namespace,
+                    "--for=jsonpath={.data.words}=changed",
+                    "--timeout=60s",
+                ])
+                .await
+        }
     });
-    kubectl.run(&["patch", "configmap", "greeting", "-n", &namespace, "-p", r#"{"data":{"words":"changed"}}"#]).await.unwrap();
+    kubectl
+        .run(&["patch", "configmap", "greeting", "-n", &namespace, "-p", r#"{"data":{"words":"changed"}}"#])
+        .await
+        .unwrap();
     watch.await.unwrap().unwrap();
 
     kubectl.run(&["delete", "configmap", "greeting", "-n", &namespace]).await.unwrap();
@@ -86,13 +101,17 @@ async fn the_gateway_that_does_not_hold_the_agent_finds_it_and_survives_its_loss
     let token = add_site(&product, &entry, "far").await;
     let kubeconfig = kubeconfig().await;
     // First to the holder alone: the entry gateway must find it there.
-    let mut agent = product.agent("far-agent", &token, &[&holder], &["--kubeconfig", &kubeconfig]).await.unwrap();
+    let mut agent =
+        product.agent("far-agent", &token, &[&holder], &["--kubeconfig", &kubeconfig]).await.unwrap();
     let kubectl = login(&product, &entry, "far").await;
     assert!(kubectl.run(&["get", "namespaces"]).await.unwrap().contains("kube-system"));
     agent.process.stop().await.unwrap();
 
     // Then to both. One of them dies without a word; the request that follows must get through.
-    let _agent = product.agent("far-agent-2", &token, &[&entry, &holder], &["--kubeconfig", &kubeconfig]).await.unwrap();
+    let _agent = product
+        .agent("far-agent-2", &token, &[&entry, &holder], &["--kubeconfig", &kubeconfig])
+        .await
+        .unwrap();
     assert!(kubectl.run(&["get", "namespaces"]).await.is_ok());
     holder.process.kill9().unwrap();
     for _ in 0..5 {
@@ -109,13 +128,15 @@ async fn a_request_for_a_site_that_is_not_there_waits_for_it() {
     let asked = tokio::spawn(async move { kubectl.run(&["get", "--raw", "/version"]).await });
     eventually(SOON, "the request to wait", || async {
         let page = metrics(&gateway).await;
-        let waiting = page.lines().find_map(|line| line.strip_prefix("tarbet_requests_waiting ")).map(str::to_owned);
+        let waiting =
+            page.lines().find_map(|line| line.strip_prefix("tarbet_requests_waiting ")).map(str::to_owned);
         if waiting.as_deref() == Some("1") { Ok(()) } else { Err(format!("{waiting:?} requests wait")) }
     })
     .await
     .unwrap();
     let kubeconfig = kubeconfig().await;
-    let _agent = product.agent("late-agent", &token, &[&gateway], &["--kubeconfig", &kubeconfig]).await.unwrap();
+    let _agent =
+        product.agent("late-agent", &token, &[&gateway], &["--kubeconfig", &kubeconfig]).await.unwrap();
     assert!(asked.await.unwrap().unwrap().contains("v1.33"));
 }
 
@@ -126,7 +147,8 @@ async fn metrics(gateway: &Gateway) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_name_the_hop_and_the_code() {
     let product = product();
-    let gateway = product.gateway("strict", "{kind: memory}", &["--set", "gateway.max_wait=1s"]).await.unwrap();
+    let gateway =
+        product.gateway("strict", "{kind: memory}", &["--set", "gateway.max_wait=1s"]).await.unwrap();
     let token = add_site(&product, &gateway, "walled").await;
     let kubectl = login(&product, &gateway, "walled").await;
     let said = |result: anyhow::Result<String>| format!("{:#}", result.unwrap_err());
@@ -146,14 +168,20 @@ async fn refusals_name_the_hop_and_the_code() {
     kubectl.run(&["get", "pods", "-n", "default"]).await.unwrap();
     assert!(said(kubectl.run(&["get", "pods", "-n", "kube-system"]).await).contains("TB-1201"));
     assert!(said(kubectl.run(&["create", "configmap", "x", "-n", "default"]).await).contains("TB-1201"));
-    assert!(said(kubectl.run(&["get", "pods", "-n", "default", "--as", "system:admin"]).await).contains("TB-1201"));
+    assert!(
+        said(kubectl.run(&["get", "pods", "-n", "default", "--as", "system:admin"]).await)
+            .contains("TB-1201")
+    );
 
     // Somebody without a role on it: absent and forbidden look alike.
     let stranger = product.run(&gateway, &["user", "add", "stranger"]).await.unwrap();
     let stranger: PathBuf = product.folder().write("stranger.token", &stranger).unwrap();
     let file = product.folder().path().join("stranger.kubeconfig");
     for site in ["walled", "nowhere"] {
-        product.run_as(&gateway, &stranger, &["kube", "login", site, "--kubeconfig", file.to_str().unwrap()]).await.unwrap();
+        product
+            .run_as(&gateway, &stranger, &["kube", "login", site, "--kubeconfig", file.to_str().unwrap()])
+            .await
+            .unwrap();
         let theirs = shared_pair().await.unwrap().private.kubectl_with(file.clone());
         assert!(said(theirs.run(&["--context", site, "get", "pods"]).await).contains("TB-1101"), "{site}");
     }
@@ -168,7 +196,10 @@ async fn a_revoked_token_ends_the_link_and_a_new_one_brings_it_back() {
     let gateway = product.gateway("revoking", "{kind: memory}", &[]).await.unwrap();
     let token = add_site(&product, &gateway, "leaky").await;
     let _agent = product.agent("leaky-agent", &token, &[&gateway], &[]).await.unwrap();
-    let tokens: Value = serde_json::from_str(&product.run(&gateway, &["site", "tokens", "leaky", "-o", "json"]).await.unwrap()).unwrap();
+    let tokens: Value = serde_json::from_str(
+        &product.run(&gateway, &["site", "tokens", "leaky", "-o", "json"]).await.unwrap(),
+    )
+    .unwrap();
     let id = tokens[0]["id"].as_str().unwrap();
     product.run(&gateway, &["site", "revoke", "leaky", id]).await.unwrap();
     eventually(SOON, "the links to end", || async {
@@ -190,7 +221,10 @@ async fn a_permitted_tcp_host_is_reached_and_no_other() {
     let port = backend.local_addr().unwrap().port();
     let rules = format!("tcp:\n  - {{host: 127.0.0.1, ports: [{port}]}}\n");
     let policy = product.folder().write("tcp-policy.yaml", &rules).unwrap();
-    let _agent = product.agent("db-agent", &token, &[&gateway], &["--policy", policy.to_str().unwrap()]).await.unwrap();
+    let _agent = product
+        .agent("db-agent", &token, &[&gateway], &["--policy", policy.to_str().unwrap()])
+        .await
+        .unwrap();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = backend.accept().await {
             let mut word = [0; 5];
@@ -200,7 +234,8 @@ async fn a_permitted_tcp_host_is_reached_and_no_other() {
     });
 
     let token = tarbet_identity_secret(&product);
-    let client = tarbet_reach::client::Client::new(&gateway.api(), token, Some(&product.authority())).unwrap();
+    let client =
+        tarbet_reach::client::Client::new(&gateway.api(), token, Some(&product.authority())).unwrap();
     let site = client.site("db".parse().unwrap());
     let open = async |port: u16| {
         let address = tarbet_link::Address::new("127.0.0.1", port).unwrap();

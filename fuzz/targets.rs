@@ -1,0 +1,56 @@
+// Every parser of bytes from outside, by name. Two programs include this file: the libFuzzer
+// targets beside it, and the stable test that replays the corpus.
+
+pub type Target = (&'static str, fn(&[u8]));
+
+pub const TARGETS: &[Target] = &[
+    ("jwt", tarbet_identity::fuzz::jwt),
+    ("jwks", tarbet_identity::fuzz::jwks),
+    ("token", tarbet_identity::fuzz::token),
+    ("pem", tarbet_identity::fuzz::pem),
+    ("certificate", tarbet_identity::fuzz::certificate),
+    ("link_handshake", link_handshake),
+    ("link_sniff", link_sniff),
+    ("link_urls", link_urls),
+    ("kube_path", kube_path),
+    ("policy", policy),
+    ("kas_http2_stream", tarbet_reach::kas::fuzz::http2_stream),
+    ("kas_header_block", tarbet_reach::kas::fuzz::header_block),
+    ("kas_grpc_frames", tarbet_reach::kas::fuzz::grpc_frames),
+    ("kas_gzip_message", tarbet_reach::kas::fuzz::gzip_message),
+    ("kas_descriptor", tarbet_reach::kas::fuzz::descriptor),
+    ("kas_credential", tarbet_reach::kas::fuzz::credential),
+    ("kas_config", tarbet_reach::kas::fuzz::config),
+    ("kas_redis_hash", tarbet_reach::kas::fuzz::redis_hash),
+];
+
+fn link_handshake(data: &[u8]) {
+    if let Ok(tarbet_link::handshake::Progress::Done(message)) = tarbet_link::handshake::decode(data) {
+        // What was understood can be said again, and is understood the same.
+        let again = tarbet_link::handshake::encode(&message).expect("a message that was read can be written");
+        let back = tarbet_link::handshake::decode(&again).expect("a message that was written can be read");
+        assert!(matches!(back, tarbet_link::handshake::Progress::Done(same) if same == message));
+    }
+}
+
+fn link_sniff(data: &[u8]) {
+    let _ = tarbet_link::sniff(data);
+}
+
+fn link_urls(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let _ = text.parse::<tarbet_link::GatewayUrl>();
+    let _ = text.parse::<tarbet_link::Target>();
+    let _ = tarbet_link::ProxyUrl::parse(&text);
+}
+
+fn kube_path(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let (method, path) = text.split_once(' ').unwrap_or(("GET", &text));
+    let _ = tarbet_reach::agent::policy::KubeRequest::parse(method, path, None);
+}
+
+fn policy(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let _ = serde_saphyr::from_str::<tarbet_reach::agent::policy::Policy>(&text);
+}

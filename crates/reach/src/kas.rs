@@ -10,8 +10,11 @@
 
 pub mod agent;
 pub mod call;
+pub mod config;
 pub mod descriptor;
 pub mod frame;
+pub mod fuzz;
+pub mod gitlab;
 pub mod gzip;
 pub mod hpack;
 pub mod inbox;
@@ -22,7 +25,9 @@ pub mod order;
 pub mod outbox;
 pub mod pool;
 pub mod prefix;
+pub mod private;
 pub mod proto;
+pub mod redis;
 pub mod server;
 pub mod status;
 

@@ -1,7 +1,9 @@
 //! The kas protocol: our gateway and our agent against each other, and against peers that misbehave.
 
+mod gitlab;
 mod life;
 mod odd;
+mod private;
 mod raw;
 mod requests;
 mod site;

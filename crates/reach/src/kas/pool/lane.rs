@@ -79,10 +79,13 @@ impl Tunnel {
     }
 
     /// Waits until the tunnel is lost. For holders who do not start it yet.
-    pub async fn lost(&self) {
-        match &self.lane {
-            Some(lane) => lane.outbox.gone().await,
-            None => std::future::pending().await,
+    pub fn lost(&self) -> impl Future<Output = ()> + Send + use<> {
+        let outbox = self.lane.as_ref().map(|lane| lane.outbox.clone());
+        async move {
+            match outbox {
+                Some(outbox) => outbox.gone().await,
+                None => std::future::pending().await,
+            }
         }
     }
 

@@ -1,0 +1,531 @@
+//! The configuration file of kas, so that a gateway can be dropped in for one.
+//!
+//! Every key of the original is accepted. Those that have no effect here are named by
+//! [`KasConfig::warnings`], because a key that is silently ignored is a trap. A key that the original
+//! does not have is an error. [`own_url`] reads the environment that goes with it.
+
+mod own_url;
+mod span;
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+pub use self::own_url::{OwnUrl, OwnUrlError, OwnUrlSettings, own_url};
+pub use self::span::Span;
+use super::prefix::Prefix;
+
+/// A file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KasConfigError {
+    /// It is not YAML, or holds a key or value that kas does not know.
+    #[error("the kas configuration cannot be read")]
+    Read(#[source] Box<serde_saphyr::Error>),
+    /// Keys that do not go together.
+    #[error("the kas configuration is contradictory: {0}")]
+    Contradiction(String),
+}
+
+/// The whole file.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct KasConfig {
+    /// Who checks tokens. Absent: our own store does.
+    pub gitlab: Option<GitlabConfig>,
+    /// Everything about agents.
+    pub agent: AgentConfig,
+    /// Metrics, probes, logs, traces.
+    pub observability: ObservabilityConfig,
+    /// Has no effect: nothing here reads repositories.
+    gitaly: Option<IgnoredAny>,
+    /// Where replicas meet. Absent: the embedded store.
+    pub redis: Option<RedisConfig>,
+    /// Where GitLab calls.
+    pub api: Option<ApiConfig>,
+    /// Where other gateways call.
+    pub private_api: Option<PrivateApiConfig>,
+    /// Only in the fork, which has no `gitlab`.
+    pub plural_url: Option<String>,
+}
+
+/// `gitlab`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GitlabConfig {
+    /// Its URL.
+    pub address: String,
+    /// The URL that people use, for the origin of browsers.
+    pub external_url: Option<String>,
+    /// The shared secret, in base64.
+    pub authentication_secret_file: PathBuf,
+    /// An authority to trust besides the system's.
+    pub ca_certificate_file: Option<PathBuf>,
+    api_rate_limit: Option<IgnoredAny>,
+}
+
+/// `agent`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AgentConfig {
+    /// Where agents dial in.
+    pub listen: AgentListen,
+    configuration: Option<IgnoredAny>,
+    gitops: Option<IgnoredAny>,
+    /// The Kubernetes API proxy; off when absent.
+    pub kubernetes_api: Option<KubernetesApiConfig>,
+    remote_development: Option<IgnoredAny>,
+    /// How long a token that was good may be believed.
+    pub info_cache_ttl: Span,
+    /// How long a token that was refused is refused without asking.
+    pub info_cache_error_ttl: Span,
+    /// How long Redis keeps what is not refreshed.
+    pub redis_conn_info_ttl: Span,
+    /// How often it is refreshed.
+    pub redis_conn_info_refresh: Span,
+    /// How often what others left behind is removed.
+    pub redis_conn_info_gc: Span,
+}
+
+impl Default for AgentConfig {
+    fn default() -> Self {
+        Self {
+            listen: AgentListen::default(),
+            configuration: None,
+            gitops: None,
+            kubernetes_api: None,
+            remote_development: None,
+            info_cache_ttl: Span::seconds(300),
+            info_cache_error_ttl: Span::seconds(60),
+            redis_conn_info_ttl: Span::seconds(300),
+            redis_conn_info_refresh: Span::seconds(240),
+            redis_conn_info_gc: Span::seconds(600),
+        }
+    }
+}
+
+/// What a listener binds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Network {
+    /// Either family.
+    #[default]
+    Tcp,
+    /// IPv4 only.
+    Tcp4,
+    /// IPv6 only.
+    Tcp6,
+    /// A socket in the file system.
+    Unix,
+}
+
+/// `agent.listen`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AgentListen {
+    /// What it binds.
+    pub network: Network,
+    /// Its address.
+    pub address: String,
+    /// Whether WebSockets are taken, too.
+    pub websocket: bool,
+    /// The certificate; TLS is off without one.
+    pub certificate_file: Option<PathBuf>,
+    /// Its key.
+    pub key_file: Option<PathBuf>,
+    /// Calls an agent may make in a minute.
+    pub connections_per_token_per_minute: u32,
+    /// The age a connection may reach.
+    pub max_connection_age: Span,
+    /// How long to go on accepting after being told to stop.
+    pub listen_grace_period: Span,
+}
+
+impl Default for AgentListen {
+    fn default() -> Self {
+        Self {
+            network: Network::Tcp,
+            address: "127.0.0.1:8150".into(),
+            websocket: false,
+            certificate_file: None,
+            key_file: None,
+            connections_per_token_per_minute: 40_000,
+            max_connection_age: Span::seconds(7200),
+            listen_grace_period: Span::seconds(5),
+        }
+    }
+}
+
+/// `agent.kubernetes_api`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct KubernetesApiConfig {
+    /// Where Kubernetes clients come in.
+    pub listen: KubernetesListen,
+    /// What is cut off paths.
+    pub url_path_prefix: String,
+    /// How long an allowed caller may be believed.
+    pub allowed_agent_cache_ttl: Span,
+    /// How long a refused caller is refused without asking.
+    pub allowed_agent_cache_error_ttl: Span,
+}
+
+impl Default for KubernetesApiConfig {
+    fn default() -> Self {
+        Self {
+            listen: KubernetesListen::default(),
+            url_path_prefix: "/".into(),
+            allowed_agent_cache_ttl: Span::seconds(60),
+            allowed_agent_cache_error_ttl: Span::seconds(10),
+        }
+    }
+}
+
+/// `agent.kubernetes_api.listen`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct KubernetesListen {
+    /// What it binds.
+    pub network: Network,
+    /// Its address.
+    pub address: String,
+    /// The certificate; TLS is off without one.
+    pub certificate_file: Option<PathBuf>,
+    /// Its key.
+    pub key_file: Option<PathBuf>,
+    /// How long to go on accepting after being told to stop.
+    pub listen_grace_period: Span,
+    /// How long running requests may take then.
+    pub shutdown_grace_period: Span,
+}
+
+impl Default for KubernetesListen {
+    fn default() -> Self {
+        Self {
+            network: Network::Tcp,
+            address: "0.0.0.0:8154".into(),
+            certificate_file: None,
+            key_file: None,
+            listen_grace_period: Span::seconds(5),
+            shutdown_grace_period: Span::seconds(3600),
+        }
+    }
+}
+
+/// `observability`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ObservabilityConfig {
+    usage_reporting_period: Option<IgnoredAny>,
+    /// Where probes and Prometheus call.
+    pub listen: ObservabilityListen,
+    /// The path of the metrics.
+    pub prometheus: UrlPath,
+    /// Where traces go.
+    pub tracing: Option<TracingConfig>,
+    sentry: Option<IgnoredAny>,
+    /// What is logged.
+    pub logging: LoggingConfig,
+    google_profiler: Option<IgnoredAny>,
+    /// The path of the liveness probe.
+    pub liveness_probe: UrlPath,
+    /// The path of the readiness probe.
+    pub readiness_probe: UrlPath,
+}
+
+/// `observability.listen`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ObservabilityListen {
+    /// What it binds.
+    pub network: Network,
+    /// Its address.
+    pub address: String,
+    /// The certificate; TLS is off without one.
+    pub certificate_file: Option<PathBuf>,
+    /// Its key.
+    pub key_file: Option<PathBuf>,
+}
+
+impl Default for ObservabilityListen {
+    fn default() -> Self {
+        Self { network: Network::Tcp, address: "127.0.0.1:8151".into(), certificate_file: None, key_file: None }
+    }
+}
+
+/// A path, if it is not the usual one.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct UrlPath {
+    /// The path.
+    pub url_path: Option<String>,
+}
+
+/// `observability.tracing`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TracingConfig {
+    /// The collector, by OTLP over HTTP.
+    pub otlp_endpoint: String,
+    /// A token for it.
+    pub otlp_token_secret_file: Option<PathBuf>,
+    /// An authority to trust besides the system's.
+    pub otlp_ca_certificate_file: Option<PathBuf>,
+}
+
+/// `observability.logging`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LoggingConfig {
+    /// How much is logged.
+    pub level: LogLevel,
+    grpc_level: Option<IgnoredAny>,
+}
+
+/// How much is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// What an operator wants to know.
+    #[default]
+    Info,
+    /// More than that.
+    Debug,
+    /// What may become a problem.
+    Warn,
+    /// Problems.
+    Error,
+}
+
+/// `redis`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RedisConfig {
+    /// One server.
+    pub server: Option<RedisServer>,
+    /// Or servers watched by Sentinel.
+    pub sentinel: Option<RedisSentinel>,
+    /// How long connecting may take.
+    pub dial_timeout: Option<Span>,
+    /// How long a write may take.
+    pub write_timeout: Option<Span>,
+    /// What keys begin with.
+    pub key_prefix: Option<String>,
+    /// The user.
+    pub username: Option<String>,
+    /// The password.
+    pub password_file: Option<PathBuf>,
+    /// How it is reached.
+    pub network: Network,
+    /// TLS.
+    pub tls: RedisTls,
+    /// The number of the database.
+    pub database_index: u32,
+    pool_size: Option<IgnoredAny>,
+    read_timeout: Option<IgnoredAny>,
+    idle_timeout: Option<IgnoredAny>,
+}
+
+/// `redis.server`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RedisServer {
+    /// Host and port, or a path.
+    pub address: String,
+}
+
+/// `redis.sentinel`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RedisSentinel {
+    /// The name of the set.
+    pub master_name: String,
+    /// The sentinels.
+    pub addresses: Vec<String>,
+    /// Their password.
+    pub sentinel_password_file: Option<PathBuf>,
+}
+
+/// `redis.tls`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RedisTls {
+    /// Whether it is on.
+    pub enabled: bool,
+    /// Our certificate.
+    pub certificate_file: Option<PathBuf>,
+    /// Its key.
+    pub key_file: Option<PathBuf>,
+    /// An authority to trust besides the system's.
+    pub ca_certificate_file: Option<PathBuf>,
+}
+
+/// `api`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApiConfig {
+    /// The listener.
+    pub listen: ApiListen,
+}
+
+/// `api.listen`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApiListen {
+    /// What it binds.
+    #[serde(default)]
+    pub network: Network,
+    /// Its address; 127.0.0.1:8153 if absent.
+    pub address: Option<String>,
+    /// The secret of its callers, in base64.
+    pub authentication_secret_file: PathBuf,
+    /// The certificate; TLS is off without one.
+    pub certificate_file: Option<PathBuf>,
+    /// Its key.
+    pub key_file: Option<PathBuf>,
+    /// The age a connection may reach.
+    pub max_connection_age: Option<Span>,
+    /// How long to go on accepting after being told to stop.
+    pub listen_grace_period: Option<Span>,
+}
+
+/// `private_api`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PrivateApiConfig {
+    /// The listener.
+    pub listen: PrivateApiListen,
+}
+
+/// `private_api.listen`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PrivateApiListen {
+    /// What it binds.
+    #[serde(default)]
+    pub network: Network,
+    /// Its address; 127.0.0.1:8155 if absent.
+    pub address: Option<String>,
+    /// The secret of its callers, in base64.
+    pub authentication_secret_file: PathBuf,
+    /// The certificate; TLS is off without one.
+    pub certificate_file: Option<PathBuf>,
+    /// Its key.
+    pub key_file: Option<PathBuf>,
+    /// The authority that signed the certificates of the other gateways.
+    pub ca_certificate_file: Option<PathBuf>,
+    /// The age a connection may reach.
+    pub max_connection_age: Option<Span>,
+    /// How long to go on accepting after being told to stop.
+    pub listen_grace_period: Option<Span>,
+}
+
+impl KasConfig {
+    /// Reads the text of a file.
+    pub fn parse(text: &str) -> Result<Self, KasConfigError> {
+        let config: Self =
+            serde_saphyr::from_str(text).map_err(|error| KasConfigError::Read(Box::new(error)))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), KasConfigError> {
+        let contradiction = |text: &str| Err(KasConfigError::Contradiction(text.into()));
+        if self.gitlab.is_some() && self.plural_url.is_some() {
+            return contradiction("`gitlab` and `plural_url` belong to different families");
+        }
+        if let Some(redis) = &self.redis
+            && redis.server.is_some() == redis.sentinel.is_some()
+        {
+            return contradiction("`redis` needs either `server` or `sentinel`");
+        }
+        if self.agent.redis_conn_info_refresh.get() >= self.agent.redis_conn_info_ttl.get() {
+            return contradiction("`agent.redis_conn_info_refresh` must be shorter than `agent.redis_conn_info_ttl`");
+        }
+        for (name, certificate, key) in self.pairs() {
+            if certificate != key {
+                return Err(KasConfigError::Contradiction(format!(
+                    "`{name}` needs both `certificate_file` and `key_file`, or neither"
+                )));
+            }
+        }
+        if let Some(api) = &self.agent.kubernetes_api
+            && !(api.url_path_prefix.starts_with('/') && api.url_path_prefix.ends_with('/'))
+        {
+            return contradiction("`agent.kubernetes_api.url_path_prefix` must begin and end with a slash");
+        }
+        Ok(())
+    }
+
+    fn pairs(&self) -> Vec<(&'static str, bool, bool)> {
+        let mut pairs = Vec::new();
+        let mut add = |name, certificate: &Option<PathBuf>, key: &Option<PathBuf>| {
+            pairs.push((name, certificate.is_some(), key.is_some()));
+        };
+        add("agent.listen", &self.agent.listen.certificate_file, &self.agent.listen.key_file);
+        let observability = &self.observability.listen;
+        add("observability.listen", &observability.certificate_file, &observability.key_file);
+        if let Some(api) = &self.agent.kubernetes_api {
+            add("agent.kubernetes_api.listen", &api.listen.certificate_file, &api.listen.key_file);
+        }
+        if let Some(api) = &self.api {
+            add("api.listen", &api.listen.certificate_file, &api.listen.key_file);
+        }
+        if let Some(api) = &self.private_api {
+            add("private_api.listen", &api.listen.certificate_file, &api.listen.key_file);
+        }
+        if let Some(redis) = &self.redis {
+            add("redis.tls", &redis.tls.certificate_file, &redis.tls.key_file);
+        }
+        pairs
+    }
+
+    /// The package names its agents use.
+    pub fn prefix(&self) -> Prefix {
+        if self.plural_url.is_some() { Prefix::Plural } else { Prefix::Gitlab }
+    }
+
+    /// What an operator should know: keys without effect, and settings that are legal but unwise.
+    pub fn warnings(&self) -> Vec<String> {
+        let (agent, observability) = (&self.agent, &self.observability);
+        let redis = self.redis.as_ref();
+        let unused = [
+            ("gitaly", self.gitaly.is_some()),
+            ("gitlab.api_rate_limit", self.gitlab.as_ref().is_some_and(|gitlab| gitlab.api_rate_limit.is_some())),
+            ("agent.configuration", agent.configuration.is_some()),
+            ("agent.gitops", agent.gitops.is_some()),
+            ("agent.remote_development", agent.remote_development.is_some()),
+            ("observability.usage_reporting_period", observability.usage_reporting_period.is_some()),
+            ("observability.sentry", observability.sentry.is_some()),
+            ("observability.google_profiler", observability.google_profiler.is_some()),
+            ("observability.logging.grpc_level", observability.logging.grpc_level.is_some()),
+            ("redis.pool_size", redis.is_some_and(|redis| redis.pool_size.is_some())),
+            ("redis.read_timeout", redis.is_some_and(|redis| redis.read_timeout.is_some())),
+            ("redis.idle_timeout", redis.is_some_and(|redis| redis.idle_timeout.is_some())),
+        ];
+        let mut warnings: Vec<String> = unused
+            .iter()
+            .filter(|(_, set)| *set)
+            .map(|(key, _)| format!("`{key}` has no effect here"))
+            .collect();
+        if self.redis.is_none() {
+            warnings.push("`redis` is absent: the embedded store is used, and this gateway stands alone".into());
+        }
+        if let (Some(api), Some(private)) = (&self.api, &self.private_api)
+            && api.listen.authentication_secret_file == private.listen.authentication_secret_file
+        {
+            warnings.push(
+                "`api` and `private_api` share one secret: whoever may call one may call the other".into(),
+            );
+        }
+        if agent.info_cache_ttl.get().as_secs() > 60 {
+            warnings.push(
+                "`agent.info_cache_ttl` is taken as 60s: a revoked token must be dead within a minute".into(),
+            );
+        }
+        warnings
+    }
+}
+
+#[cfg(test)]
+mod tests;

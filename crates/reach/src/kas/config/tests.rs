@@ -1,0 +1,164 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const FULL: &str = r"
+gitlab:
+  address: https://gitlab.example.org
+  external_url: https://gitlab.example.org
+  authentication_secret_file: /secrets/gitlab
+  ca_certificate_file: /certs/ca.pem
+  api_rate_limit: { refill_rate_per_second: 50, bucket_size: 250 }
+agent:
+  listen:
+    network: tcp4
+    address: 0.0.0.0:8150
+    websocket: true
+    certificate_file: /certs/tls.crt
+    key_file: /certs/tls.key
+    connections_per_token_per_minute: 100
+    max_connection_age: 1800s
+    listen_grace_period: 0.5s
+  configuration: { poll_period: 300s, max_configuration_file_size: 131072 }
+  gitops: { poll_period: 20s }
+  kubernetes_api:
+    listen:
+      network: tcp
+      address: 0.0.0.0:8154
+      listen_grace_period: 5s
+      shutdown_grace_period: 3600s
+    url_path_prefix: /-/kubernetes-agent/k8s-proxy/
+    allowed_agent_cache_ttl: 60s
+    allowed_agent_cache_error_ttl: 10s
+  remote_development: { poll_period: 15s }
+  info_cache_ttl: 60s
+  info_cache_error_ttl: 60s
+  redis_conn_info_ttl: 300s
+  redis_conn_info_refresh: 240s
+  redis_conn_info_gc: 600s
+observability:
+  usage_reporting_period: 60s
+  listen: { network: tcp, address: 127.0.0.1:8151 }
+  prometheus: { url_path: /metrics }
+  tracing: { otlp_endpoint: 'https://otlp.example.org', otlp_token_secret_file: /secrets/otlp, otlp_ca_certificate_file: /certs/otlp.pem }
+  sentry: { dsn: x, environment: y }
+  logging: { level: debug, grpc_level: error }
+  google_profiler: { enabled: false }
+  liveness_probe: { url_path: /liveness }
+  readiness_probe: { url_path: /readiness }
+gitaly:
+  global_api_rate_limit: { refill_rate_per_second: 30, bucket_size: 70 }
+  per_server_api_rate_limit: { refill_rate_per_second: 15, bucket_size: 40 }
+redis:
+  sentinel: { master_name: m, addresses: ['a:1', 'b:2'], sentinel_password_file: /secrets/sentinel }
+  dial_timeout: 5s
+  write_timeout: 3s
+  key_prefix: mine
+  username: u
+  password_file: /secrets/redis
+  network: tcp
+  tls: { enabled: true, certificate_file: /a, key_file: /b, ca_certificate_file: /c }
+  database_index: 2
+  pool_size: 5
+  read_timeout: 1s
+  idle_timeout: 50s
+api:
+  listen:
+    network: tcp
+    address: 127.0.0.1:8153
+    authentication_secret_file: /secrets/api
+    certificate_file: /a
+    key_file: /b
+    max_connection_age: 7200s
+    listen_grace_period: 5s
+private_api:
+  listen:
+    network: tcp
+    address: 127.0.0.1:8155
+    authentication_secret_file: /secrets/private
+    certificate_file: /a
+    key_file: /b
+    ca_certificate_file: /c
+    max_connection_age: 7200s
+    listen_grace_period: 5s
+";
+
+#[test]
+fn every_key_is_known_and_the_unused_are_named() {
+    let config = KasConfig::parse(FULL).unwrap();
+    assert_eq!(config.agent.listen.network, Network::Tcp4);
+    assert_eq!(config.agent.listen.listen_grace_period.get().as_millis(), 500);
+    assert_eq!(config.redis.as_ref().unwrap().sentinel.as_ref().unwrap().addresses, ["a:1", "b:2"]);
+    assert_eq!(config.observability.logging.level, LogLevel::Debug);
+    assert_eq!(config.prefix(), Prefix::Gitlab);
+    let warnings = config.warnings();
+    for key in [
+        "gitaly",
+        "gitlab.api_rate_limit",
+        "agent.configuration",
+        "agent.gitops",
+        "agent.remote_development",
+        "observability.usage_reporting_period",
+        "observability.sentry",
+        "observability.google_profiler",
+        "observability.logging.grpc_level",
+        "redis.pool_size",
+        "redis.read_timeout",
+        "redis.idle_timeout",
+    ] {
+        assert!(warnings.contains(&format!("`{key}` has no effect here")), "{key} in {warnings:?}");
+    }
+    assert_eq!(warnings.len(), 12);
+}
+
+#[test]
+fn an_almost_empty_file_has_the_usual_values() {
+    let config = KasConfig::parse("agent: {}\n").unwrap();
+    assert_eq!(config.agent.listen.address, "127.0.0.1:8150");
+    assert_eq!(config.agent.listen.connections_per_token_per_minute, 40_000);
+    assert!(config.agent.kubernetes_api.is_none() && config.gitlab.is_none());
+    let warnings = config.warnings();
+    assert!(warnings[0].contains("embedded store"), "{warnings:?}");
+    assert!(warnings[1].contains("60s"), "{warnings:?}");
+    let fork = KasConfig::parse("plural_url: https://console.example.org\n").unwrap();
+    assert_eq!(fork.prefix(), Prefix::Plural);
+}
+
+#[test]
+fn one_secret_for_two_doors_is_a_warning() {
+    let text = "
+api: { listen: { authentication_secret_file: /s } }
+private_api: { listen: { authentication_secret_file: /s } }
+";
+    let warnings = KasConfig::parse(text).unwrap().warnings();
+    assert!(warnings.iter().any(|warning| warning.contains("share one secret")), "{warnings:?}");
+}
+
+#[test]
+fn what_the_original_refuses_is_refused() {
+    for text in [
+        "agnet: {}",
+        "agent: { listen: { adress: x } }",
+        "agent: { info_cache_ttl: 5m }",
+        "gitlab: { address: x }",
+        "redis: {}",
+        "redis: { server: { address: a }, sentinel: { master_name: m, addresses: [] } }",
+        "agent: { redis_conn_info_ttl: 10s, redis_conn_info_refresh: 10s }",
+        "agent: { listen: { certificate_file: /a } }",
+        "agent: { kubernetes_api: { url_path_prefix: /x } }",
+        "api: { listen: {} }",
+        "gitlab: { address: x, authentication_secret_file: y }\nplural_url: z",
+        "agent: { listen: { network: udp } }",
+        "- x",
+        "{",
+    ] {
+        assert!(KasConfig::parse(text).is_err(), "{text}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused(text in "[a-z_:{}\\[\\]\n \"'*&-]{0,80}") {
+        let _ = KasConfig::parse(&text);
+    }
+}

@@ -17,6 +17,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{self as k8s, Pod, PodSpec};
 
 pub use data::{File, Files};
+pub(crate) use data::{field_value, resource_value};
 pub use error::PlanError;
 pub use path::RelPath;
 pub use policy::Policy;

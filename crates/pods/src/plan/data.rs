@@ -169,7 +169,7 @@ pub(super) fn downward_files(
 }
 
 /// A field of the pod as the downward API writes it; what is not there yet is empty.
-pub(super) fn field_value(field: &ObjectFieldSelector, pod: &Pod) -> Result<String, PlanError> {
+pub(crate) fn field_value(field: &ObjectFieldSelector, pod: &Pod) -> Result<String, PlanError> {
     let (meta, path) = (&pod.metadata, field.field_path.as_str());
     let spec = pod.spec.as_ref();
     let status = pod.status.as_ref();
@@ -199,7 +199,7 @@ fn listing(map: Option<&BTreeMap<String, String>>) -> String {
 }
 
 /// `limits.cpu` and the like of a container, in whole units of the divisor.
-pub(super) fn resource_value(resource: &ResourceFieldSelector, pod: &Pod, here: Option<&str>) -> String {
+pub(crate) fn resource_value(resource: &ResourceFieldSelector, pod: &Pod, here: Option<&str>) -> String {
     let name = resource.container_name.as_deref().or(here);
     let containers = pod.spec.iter().flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
     let container = containers.into_iter().find(|container| Some(container.name.as_str()) == name);

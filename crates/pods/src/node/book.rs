@@ -1,0 +1,243 @@
+//! What this process remembers of its pods. Everything in it can be found out again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+
+use super::machine::{is_final, phase_of};
+use super::plan::{Memory, Remote};
+use crate::wire;
+
+/// Namespace and name of a pod.
+pub type Key = (String, String);
+
+/// A pod that ended here rather than there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    /// Kubernetes' word for it.
+    pub reason: String,
+    /// The sentence.
+    pub message: String,
+    /// What its containers are said to have ended with.
+    pub code: i32,
+}
+
+/// One pod.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// The pod as the cluster last showed it.
+    pub pod: Arc<Pod>,
+    /// What decisions need.
+    pub memory: Memory,
+    /// What the other side last said.
+    pub told: Option<wire::PodStatus>,
+    /// Since when the other side has said nothing of it although it was asked.
+    pub unheard: Option<Timestamp>,
+    /// The other side's own id.
+    pub jid: String,
+    /// Why it has not been sent.
+    pub waiting: Option<(String, String)>,
+    /// Why it ended here.
+    pub end: Option<End>,
+    /// What its contents were when they were last sent.
+    pub contents: Option<u64>,
+    /// The last status that was written.
+    pub written: Option<PodStatus>,
+}
+
+impl Entry {
+    fn new(pod: Arc<Pod>) -> Self {
+        Self {
+            pod,
+            memory: Memory::default(),
+            told: None,
+            unheard: None,
+            jid: String::new(),
+            waiting: None,
+            end: None,
+            contents: None,
+            written: None,
+        }
+    }
+
+    /// Namespace and name.
+    pub fn key(&self) -> Key {
+        key(&self.pod)
+    }
+
+    /// Its UID.
+    pub fn uid(&self) -> &str {
+        self.pod.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    /// Ends it here.
+    pub fn end(&mut self, reason: &str, message: impl Into<String>, code: i32) {
+        self.memory.ended = true;
+        self.end.get_or_insert(End { reason: reason.to_owned(), message: message.into(), code });
+    }
+}
+
+/// Namespace and name of a pod.
+pub fn key(pod: &Pod) -> Key {
+    (pod.metadata.namespace.clone().unwrap_or_default(), pod.metadata.name.clone().unwrap_or_default())
+}
+
+/// All pods by UID. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Book(Arc<Mutex<HashMap<String, Entry>>>);
+
+impl Book {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of a pod as the cluster shows it.
+    pub fn see(&self, pod: &Arc<Pod>) -> Entry {
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let mut book = self.lock();
+        let entry = book.entry(uid).or_insert_with(|| Entry::new(Arc::clone(pod)));
+        entry.pod = Arc::clone(pod);
+        entry.clone()
+    }
+
+    /// Changes an entry, if it is still there.
+    pub fn change<T>(&self, uid: &str, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+        self.lock().get_mut(uid).map(change)
+    }
+
+    /// A pod by UID.
+    pub fn get(&self, uid: &str) -> Option<Entry> {
+        self.lock().get(uid).cloned()
+    }
+
+    /// A pod by namespace and name; the youngest if there were several.
+    pub fn find(&self, wanted: &Key) -> Option<Entry> {
+        let book = self.lock();
+        let found = book.values().filter(|entry| entry.key() == *wanted);
+        found.max_by_key(|entry| entry.pod.metadata.creation_timestamp.as_ref().map(|time| time.0)).cloned()
+    }
+
+    /// Entries of this name that are of another pod than `current`.
+    pub fn others(&self, wanted: &Key, current: Option<&str>) -> Vec<Entry> {
+        let book = self.lock();
+        let others = book.values().filter(|entry| entry.key() == *wanted && Some(entry.uid()) != current);
+        others.cloned().collect()
+    }
+
+    /// Forgets a pod.
+    pub fn forget(&self, uid: &str) {
+        self.lock().remove(uid);
+    }
+
+    /// The pods the other side is asked about: those it has and that have not ended.
+    pub fn asked(&self) -> Vec<wire::PodRef> {
+        let book = self.lock();
+        let mut asked: Vec<wire::PodRef> = book
+            .values()
+            .filter(|entry| entry.memory.remote == Remote::Present && !entry.memory.ended)
+            .filter(|entry| !is_final(phase_of(&entry.pod)))
+            .map(|entry| wire::PodRef::from(&*entry.pod))
+            .collect();
+        // Some cache by what was asked: the same question in the same order.
+        asked.sort_by(|a, b| a.metadata.uid.cmp(&b.metadata.uid));
+        asked
+    }
+
+    /// Takes what was told; `asked` are those an answer was due for. Returns whose state is news.
+    pub fn tell(&self, told: Vec<wire::PodStatus>, asked: &[wire::PodRef], now: Timestamp) -> Vec<Key> {
+        let mut book = self.lock();
+        let mut news = Vec::new();
+        let mut heard = Vec::new();
+        for status in told {
+            let uid = if status.uid.is_empty() {
+                // Peers of 2023 tell names only.
+                let named = |entry: &&Entry| entry.key() == (status.namespace.clone(), status.name.clone());
+                book.values().find(named).map(|entry| entry.uid().to_owned())
+            } else {
+                Some(status.uid.clone())
+            };
+            let Some(entry) = uid.as_ref().and_then(|uid| book.get_mut(uid)) else { continue };
+            heard.extend(uid);
+            let silent = status.containers.is_empty() && status.init_containers.is_empty();
+            if silent || (entry.told.as_ref() == Some(&status) && entry.unheard.is_none()) {
+                continue;
+            }
+            entry.told = Some(status);
+            entry.unheard = None;
+            news.push(entry.key());
+        }
+        for silent in asked.iter().filter(|asked| !heard.contains(&asked.metadata.uid)) {
+            if let Some(entry) = book.get_mut(&silent.metadata.uid)
+                && entry.memory.remote == Remote::Present
+            {
+                entry.unheard.get_or_insert(now);
+                news.push(entry.key());
+            }
+        }
+        news
+    }
+
+    /// All pods.
+    pub fn all(&self) -> Vec<Entry> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// Namespace and name of all pods.
+    pub fn keys(&self) -> Vec<Key> {
+        self.lock().values().map(Entry::key).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ContainerStatus;
+
+    use super::*;
+
+    fn pod(name: &str, uid: &str) -> Arc<Pod> {
+        let mut pod = Pod::default();
+        pod.metadata.namespace = Some("ns".into());
+        pod.metadata.name = Some(name.into());
+        pod.metadata.uid = Some(uid.into());
+        Arc::new(pod)
+    }
+
+    #[test]
+    fn news_are_told_once_and_silence_is_noticed() {
+        let (book, now) = (Book::default(), Timestamp::UNIX_EPOCH);
+        book.see(&pod("a", "1"));
+        book.see(&pod("b", "2"));
+        for uid in ["1", "2"] {
+            book.change(uid, |entry| entry.memory.remote = Remote::Present);
+        }
+        let asked = book.asked();
+        assert_eq!(asked.len(), 2);
+        let said = |uid: &str, name: &str| wire::PodStatus {
+            uid: uid.into(),
+            name: name.into(),
+            namespace: "ns".into(),
+            containers: vec![ContainerStatus::default()],
+            ..Default::default()
+        };
+        let key = |name: &str| ("ns".to_owned(), name.to_owned());
+        assert_eq!(book.tell(vec![said("1", "a"), said("", "b")], &asked, now), [key("a"), key("b")]);
+        assert_eq!(book.tell(vec![said("1", "a"), said("", "b")], &asked, now), []);
+        assert_eq!(book.tell(vec![said("1", "a")], &asked, now), [key("b")]);
+        assert_eq!(book.get("2").unwrap().unheard, Some(now));
+        assert_eq!(book.tell(vec![said("", "b")], &[], now), [key("b")]);
+        assert_eq!(book.get("2").unwrap().unheard, None);
+    }
+
+    #[test]
+    fn a_successor_of_the_same_name_is_another_pod() {
+        let book = Book::default();
+        book.see(&pod("a", "1"));
+        book.see(&pod("a", "2"));
+        let key = ("ns".to_owned(), "a".to_owned());
+        let others: Vec<String> = book.others(&key, Some("2")).iter().map(|e| e.uid().to_owned()).collect();
+        assert_eq!(others, ["1"]);
+        assert_eq!(book.others(&key, None).len(), 2);
+    }
+}

@@ -1,0 +1,281 @@
+//! Pings interLink and keeps the Node object true.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node as KubeNode;
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::json;
+use tarbet_cluster::{Class, class, describe, merge};
+use tarbet_telemetry::health::Part;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::error::NodeError;
+use super::interlink::Ping;
+use super::keeper::{Node, Peer};
+use super::object::{self, Link, OUR_TAINTS, PING_RESPONSE};
+use super::setkube;
+
+/// interLink's own rhythm.
+const PING: Duration = Duration::from_secs(10);
+/// While nobody answers.
+const RETRY: Duration = Duration::from_secs(2);
+/// Pings that must fail in a row before the node says so: one lost packet is no outage.
+const FAILURES: u32 = 2;
+/// A status that has not changed is written again after this time.
+const REPEAT: Duration = Duration::from_mins(5);
+/// How long interLink may be away before pods are held against eviction.
+const HOLD: Duration = Duration::from_secs(30);
+
+pub(super) struct Heart {
+    node: Arc<Node>,
+    /// Where the kubelet API listens.
+    port: u16,
+    health: Part,
+    link: Link,
+    failures: u32,
+    down_since: Option<Instant>,
+    held: bool,
+    greeted: bool,
+    written: Option<Instant>,
+    cluster_failing: bool,
+}
+
+impl Heart {
+    pub(super) fn new(node: Arc<Node>, port: u16, health: Part) -> Self {
+        Self {
+            node,
+            port,
+            health,
+            link: Link::Untried,
+            failures: 0,
+            down_since: None,
+            held: false,
+            greeted: false,
+            written: None,
+            cluster_failing: false,
+        }
+    }
+
+    /// Beats until `stop`; fails only when the other side refuses the service account.
+    pub(super) async fn beat(mut self, stop: CancellationToken) -> Result<(), NodeError> {
+        loop {
+            self.ping().await?;
+            self.register().await;
+            self.hold().await;
+            let pause = if matches!(self.link, Link::Up(_)) { PING } else { RETRY };
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    async fn ping(&mut self) -> Result<(), NodeError> {
+        match self.node.interlink.ping().await {
+            Ok(ping) => {
+                if !self.greeted && !self.greet().await? {
+                    return Ok(());
+                }
+                self.up(ping);
+            }
+            Err(error) => self.down(error.to_string()),
+        }
+        Ok(())
+    }
+
+    /// Gives the other side its kubeconfig, where one is set; a peer that knows no such call is newer.
+    async fn greet(&mut self) -> Result<bool, NodeError> {
+        match setkube::kubeconfig(&self.node.config, &self.node.client).await {
+            Ok(None) => {}
+            Ok(Some(kubeconfig)) => match self.node.interlink.set_kubeconfig(kubeconfig).await {
+                Ok(taken) => tracing::info!(taken, "Offered the service account to interLink."),
+                Err(error) if error.retry() => {
+                    self.down(error.to_string());
+                    return Ok(false);
+                }
+                Err(error) => return Err(NodeError::ServiceAccount(error)),
+            },
+            Err(reason) => {
+                self.down(reason);
+                return Ok(false);
+            }
+        }
+        self.greeted = true;
+        Ok(true)
+    }
+
+    fn up(&mut self, ping: Ping) {
+        (self.failures, self.down_since, self.held) = (0, None, false);
+        self.node.metrics.up.set(1);
+        self.health.ready();
+        let was = std::mem::replace(&mut self.link, Link::Up(ping.body.clone()));
+        let before = self.node.peer.send_replace(Peer { up: true, ping: ping.clone() });
+        if !matches!(was, Link::Up(_)) || before.ping.extensions != ping.extensions {
+            let endpoint = self.node.interlink.endpoint().base();
+            tracing::info!(endpoint, ours = ping.extensions.any(), seed = ping.seed, "interLink answers.");
+            self.wake_all();
+        }
+    }
+
+    fn down(&mut self, reason: String) {
+        self.failures += 1;
+        let first = self.failures < FAILURES && matches!(self.link, Link::Up(_));
+        if first {
+            return;
+        }
+        self.down_since.get_or_insert_with(Instant::now);
+        self.node.metrics.up.set(0);
+        self.health.failing(format!("interLink does not answer: {reason}"));
+        if matches!(self.link, Link::Up(_)) {
+            tracing::warn!(reason, "interLink does not answer; pods stay as they are.");
+        }
+        self.link = Link::Down(reason);
+        // Whoever comes back may be another one, and has lost what it was given.
+        self.greeted = false;
+        self.node.peer.send_if_modified(|peer| std::mem::take(&mut peer.up));
+        self.wake_all();
+    }
+
+    fn wake_all(&self) {
+        for key in self.node.book.keys() {
+            self.node.queue.add(key);
+        }
+    }
+
+    /// Makes the Node object say what is true.
+    async fn register(&mut self) {
+        match self.write().await {
+            Ok(()) => {
+                if std::mem::take(&mut self.cluster_failing) {
+                    tracing::info!("The cluster answers again.");
+                }
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.cluster_failing, true) {
+                    tracing::warn!(cause = describe(&error), "The Node object could not be written.");
+                }
+            }
+        }
+    }
+
+    async fn write(&mut self) -> kube::Result<()> {
+        let (config, name) = (&self.node.config, self.node.config.node_name.as_str());
+        let nodes: Api<KubeNode> = Api::all(self.node.client.clone());
+        let now = if let Some(node) = nodes.get_opt(name).await? {
+            node
+        } else {
+            let node = serde_json::from_value(object::node(config)).map_err(kube::Error::SerdeError)?;
+            tracing::info!(node = name, "Registering the node.");
+            self.written = None;
+            nodes.create(&PostParams::default(), &node).await?
+        };
+        let peer = self.node.peer();
+        let reply = peer.ping.reply.as_ref().filter(|_| peer.up);
+        self.describe_node(&nodes, &now, reply).await?;
+        let old = now.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
+        let status = object::status(config, self.port, reply, &old, &self.link, Timestamp::now());
+        let fresh = object::conditions(&old, &self.link, Timestamp::now());
+        let offered = |value: &Option<std::collections::BTreeMap<String, _>>| {
+            let none = std::collections::BTreeMap::new();
+            let map: std::collections::BTreeMap<String, String> = value
+                .as_ref()
+                .unwrap_or(&none)
+                .iter()
+                .map(|(key, quantity): (&String, &k8s_openapi::apimachinery::pkg::api::resource::Quantity)| {
+                    (key.clone(), quantity.0.clone())
+                })
+                .collect();
+            map
+        };
+        let capacity = now.status.as_ref().map(|status| offered(&status.capacity)).unwrap_or_default();
+        let wanted = object::capacity(config, reply);
+        let current = self.written.is_some_and(|written| written.elapsed() < REPEAT)
+            && object::same(&fresh, &old)
+            && wanted.keys().all(|key| capacity.contains_key(key));
+        if current {
+            return Ok(());
+        }
+        let patch = json!({"status": status});
+        nodes.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch)).await?;
+        self.written = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Labels, taints and the answer to the last ping.
+    async fn describe_node(
+        &self,
+        nodes: &Api<KubeNode>,
+        now: &KubeNode,
+        reply: Option<&crate::wire::PingReply>,
+    ) -> kube::Result<()> {
+        let config = &self.node.config;
+        let none = std::collections::BTreeMap::new();
+        let notes = now.metadata.annotations.as_ref().unwrap_or(&none);
+        let wanted = object::taints(config, reply);
+        let ours_before: BTreeSet<String> =
+            notes.get(OUR_TAINTS).map(|keys| keys.split(',').map(str::to_owned).collect()).unwrap_or_default();
+        let before = now.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+        let taints = object::merge_taints(&before, &ours_before, &wanted);
+        let ours: Vec<&str> = wanted.iter().map(|taint| taint.key.as_str()).collect();
+        let ours = ours.join(",");
+        let said = match &self.link {
+            Link::Up(body) => body.clone(),
+            _ => String::new(),
+        };
+        let labels = object::labels(config);
+        let labelled = now.metadata.labels.as_ref().unwrap_or(&none);
+        let same_labels = labels.iter().all(|(key, value)| labelled.get(key) == Some(value));
+        let same_notes = notes.get(PING_RESPONSE) == Some(&said) && notes.get(OUR_TAINTS) == Some(&ours);
+        let key = |taint: &k8s_openapi::api::core::v1::Taint| {
+            (taint.key.clone(), taint.value.clone().unwrap_or_default(), taint.effect.clone())
+        };
+        let same_taints =
+            taints.iter().map(key).collect::<BTreeSet<_>>() == before.iter().map(key).collect::<BTreeSet<_>>();
+        if same_labels && same_notes && same_taints {
+            return Ok(());
+        }
+        let mut patch = json!({"metadata": {
+            "labels": labels,
+            "annotations": {PING_RESPONSE: said, OUR_TAINTS: ours},
+        }});
+        if !same_taints {
+            // Others change taints too: only over what was read.
+            patch["metadata"]["resourceVersion"] = json!(now.metadata.resource_version);
+            patch["spec"] = json!({"taints": taints});
+        }
+        match merge(nodes, &config.node_name, &patch).await {
+            Err(error) if class(&error) == Class::Conflict => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// Holds pods against eviction while interLink is away: the cluster would delete what still runs.
+    async fn hold(&mut self) {
+        let away = self.down_since.is_some_and(|since| since.elapsed() >= HOLD);
+        if !away || self.held || self.node.config.evict_when_unreachable {
+            return;
+        }
+        let mut all = true;
+        for entry in self.node.book.all() {
+            let Some(tolerations) = object::held(&entry.pod) else { continue };
+            let (namespace, name) = entry.key();
+            let pods: Api<k8s_openapi::api::core::v1::Pod> =
+                Api::namespaced(self.node.client.clone(), &namespace);
+            let patch = json!({"metadata": {"uid": entry.uid()}, "spec": {"tolerations": tolerations}});
+            match merge(&pods, &name, &patch).await {
+                Ok(_) => tracing::info!(%namespace, pod = %name, "Holding a pod against eviction."),
+                Err(error) if matches!(class(&error), Class::Missing | Class::Conflict) => {}
+                Err(error) => {
+                    tracing::warn!(%namespace, pod = %name, cause = describe(&error), "A pod could not be held against eviction.");
+                    all &= class(&error) == Class::Refused;
+                }
+            }
+        }
+        self.held = all;
+    }
+}

@@ -1,0 +1,212 @@
+//! Puts a node together and starts its parts.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use tarbet_cluster::{Change, Connect, Events, Mirror, Queue, Watch, describe, watch};
+use tarbet_identity::PrivateKey;
+use tarbet_identity::tls::{Acceptor, CaSource, ClientCerts, ClientTls, Connector, Credential, CredentialSource, ServerTls};
+use tarbet_telemetry::{Coded, Health, Metrics, Stage, Supervisor};
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+
+use super::book::{Book, key};
+use super::config::NodeConfig;
+use super::error::NodeError;
+use super::feed::Feed;
+use super::gather::Gather;
+use super::heart::Heart;
+use super::interlink::{Endpoint, Interlink};
+use super::keeper::{Node, Peer, Seen};
+use super::kubelet::Kubelet;
+use super::lease;
+use super::metrics::NodeMetrics;
+
+/// Pods that are worked on at once. Most of the time of each is waiting for the other side.
+const WORKERS: usize = 64;
+/// How often certificate files are looked at.
+const LOOK: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// What a node needs from the process it runs in.
+pub struct Parts {
+    /// The cluster.
+    pub client: Client,
+    /// Opens connections to interLink where it is not a socket: the network, or a link to a site.
+    pub carrier: Connect,
+    /// Counts.
+    pub metrics: Metrics,
+    /// Tells what works.
+    pub health: Health,
+    /// Owns the tasks.
+    pub supervisor: Supervisor,
+}
+
+/// Starts a node. Returns where its kubelet API listens, once it does.
+pub async fn start(config: NodeConfig, parts: Parts) -> Result<SocketAddr, NodeError> {
+    let mistakes = config.mistakes();
+    if let Some((key, what)) = mistakes.first() {
+        return Err(NodeError::Settings(format!("{key}: {what}")));
+    }
+    let Parts { client, carrier, metrics, health, supervisor } = parts;
+    let endpoint = Endpoint::new(&config.interlink_url, &config.interlink_port).map_err(NodeError::Settings)?;
+    let connect = endpoint.connect(carrier, client_tls(&config, &endpoint)?);
+    let interlink = Interlink::new(endpoint, connect, config.vk_token_file.clone());
+    let tls = server_tls(&config, &client).await?;
+    let address = config.kubelet_listen;
+    let failed = |source| NodeError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    tracing::info!(listener = "kubelet", %address, "Listening.");
+
+    let node = Arc::new(Node {
+        gather: Gather::new(client.clone()),
+        interlink,
+        book: Book::default(),
+        mirror: Mirror::default(),
+        queue: Queue::default(),
+        peer: tokio::sync::watch::Sender::new(Peer::default()),
+        poll: Notify::new(),
+        metrics: NodeMetrics::new(&metrics),
+        events: Events::new(client.clone(), "tarbet-node"),
+        client: client.clone(),
+        config,
+    });
+    spawn_watch(&node, &supervisor, &health);
+    spawn_feed(&node, &supervisor);
+    let keeper = Arc::clone(&node);
+    supervisor.spawn(Stage::Work, "pods", move |stop| async move {
+        let queue = keeper.queue.clone();
+        queue.run(WORKERS, stop, |key| Arc::clone(&keeper).look(key)).await;
+        Ok(())
+    });
+    let heart = Heart::new(Arc::clone(&node), address.port(), health.part("interlink"));
+    supervisor.spawn(Stage::Upkeep, "node", move |stop| async move {
+        heart.beat(stop).await.map_err(|error| error.problem())
+    });
+    let name = node.config.node_name.clone();
+    supervisor.spawn(Stage::Upkeep, "node lease", move |stop| async move {
+        lease::keep(client, name, stop).await;
+        Ok(())
+    });
+    spawn_kubelet(&node, &supervisor, metrics, listener, tls);
+    Ok(address)
+}
+
+fn spawn_watch(node: &Arc<Node>, supervisor: &Supervisor, health: &Health) {
+    let part = health.part("pods");
+    let node = Arc::clone(node);
+    supervisor.spawn(Stage::Intake, "watch of pods", move |stop| async move {
+        let api: Api<Pod> = Api::all(node.client.clone());
+        let wanted = watcher::Config::default().fields(&format!("spec.nodeName={}", node.config.node_name));
+        let what = Watch { api, config: wanted, namespace: None };
+        let tell = |change: Change<Seen>| {
+            match change {
+                Change::Applied(seen) | Change::Deleted(seen) => node.queue.add(key(&seen.pod)),
+                Change::Listed | Change::Back => part.ready(),
+                Change::Failing(reason) => part.failing(format!("the cluster does not answer: {reason}")),
+            }
+            node.metrics.pods.set(i64::try_from(node.mirror.len()).unwrap_or(i64::MAX));
+        };
+        watch(what, node.mirror.clone(), |pod| Some(Seen::new(pod)), tell, stop).await;
+        Ok(())
+    });
+}
+
+fn spawn_feed(node: &Arc<Node>, supervisor: &Supervisor) {
+    let feed = Arc::new(Feed::default());
+    let (poll, polled) = (Arc::clone(&feed), Arc::clone(node));
+    supervisor.spawn(Stage::Work, "states asked for", move |stop| async move {
+        poll.poll(polled, stop).await;
+        Ok(())
+    });
+    let watched = Arc::clone(node);
+    supervisor.spawn(Stage::Work, "states pushed", move |stop| async move {
+        feed.watch(watched, stop).await;
+        Ok(())
+    });
+}
+
+fn spawn_kubelet(
+    node: &Arc<Node>,
+    supervisor: &Supervisor,
+    metrics: Metrics,
+    listener: TcpListener,
+    tls: Acceptor,
+) {
+    let follow = tls.clone();
+    supervisor.spawn(Stage::Upkeep, "kubelet certificate", move |stop| async move {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = follow.follow(tokio::time::interval(LOOK), Timestamp::now) => {}
+        }
+        Ok(())
+    });
+    let node = Arc::clone(node);
+    supervisor.spawn(Stage::Intake, "kubelet listener", move |stop| async move {
+        Kubelet::new(node, metrics, stop).serve(listener, tls).await;
+        Ok(())
+    });
+}
+
+fn unusable<E: std::error::Error + Send + Sync + 'static>(what: &'static str) -> impl FnOnce(E) -> NodeError {
+    move |error| NodeError::Tls { what, source: Box::new(error) }
+}
+
+fn client_tls(config: &NodeConfig, endpoint: &Endpoint) -> Result<Option<Connector>, NodeError> {
+    if !matches!(endpoint, Endpoint::Network { tls: true, .. }) {
+        return Ok(None);
+    }
+    let mut tls = match &config.tls.ca_cert_file {
+        Some(path) if config.tls.enabled => ClientTls::only(CaSource::File(path.clone())),
+        _ => ClientTls::new(),
+    };
+    if !config.http.ca_cert.is_empty() {
+        tls = tls.add_ca(CaSource::Pem(config.http.ca_cert.clone()));
+    }
+    if config.http.insecure {
+        tracing::warn!("Any certificate of interLink is taken, since HTTP.Insecure is set.");
+        tls = tls.dangerously_skip_verification();
+    }
+    if let (true, Some(certificate), Some(key)) = (config.tls.enabled, &config.tls.cert_file, &config.tls.key_file) {
+        tls = tls.credential(CredentialSource::Files { certificate: certificate.clone(), key: key.clone() });
+    }
+    let tls = tls.alpn(["http/1.1"]).build(Timestamp::now());
+    tls.map(Some).map_err(unusable("interLink"))
+}
+
+async fn server_tls(config: &NodeConfig, client: &Client) -> Result<Acceptor, NodeError> {
+    let credential = match (&config.kubelet_cert_file, &config.kubelet_key_file) {
+        (Some(certificate), Some(key)) => {
+            CredentialSource::Files { certificate: certificate.clone(), key: key.clone() }
+        }
+        _ => {
+            let key = PrivateKey::generate().map_err(unusable("the kubelet API"))?;
+            CredentialSource::Fixed(Credential::self_signed(&key).map_err(unusable("the kubelet API"))?)
+        }
+    };
+    let clients = match &config.kubelet_client_ca_file {
+        Some(path) => ClientCerts::Optional(CaSource::File(path.clone())),
+        None => match cluster_authority(client).await {
+            Some(pem) => ClientCerts::Optional(CaSource::Pem(pem)),
+            None => ClientCerts::NotAsked,
+        },
+    };
+    let tls = ServerTls::new(credential).clients(clients).alpn(["http/1.1"]);
+    tls.build(Timestamp::now()).map_err(unusable("the kubelet API"))
+}
+
+/// Whose client certificates the cluster itself accepts.
+async fn cluster_authority(client: &Client) -> Option<String> {
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "kube-system");
+    match maps.get_opt("extension-apiserver-authentication").await {
+        Ok(map) => map.and_then(|map| map.data).and_then(|mut data| data.remove("client-ca-file")),
+        Err(error) => {
+            tracing::warn!(cause = describe(&error), "The cluster's authority for clients cannot be read; only tokens are accepted.");
+            None
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! A virtual node of a real control plane, with pods on a real Docker daemon.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+use tarbet_cluster::{Connect, Source, connect};
+use tarbet_pods::docker::Docker;
+use tarbet_pods::node::{NodeConfig, Parts, start};
+use tarbet_telemetry::{Health, Metrics, Supervisor};
+use tarbet_testbed::{ControlPlane, Kubectl, Subject, eventually, shared_pair};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::docker::{config as docker_config, daemon};
+use super::node_endpoint::serve;
+use super::pods::PATIENCE;
+
+/// A node, what it stands on, and a namespace of its own.
+pub(crate) struct Bed {
+    pub(crate) plane: &'static ControlPlane,
+    pub(crate) node: String,
+    pub(crate) namespace: String,
+    endpoint: SocketAddr,
+    endpoint_stop: CancellationToken,
+    docker: Arc<Docker>,
+    docker_stop: CancellationToken,
+    running: Option<(Supervisor, JoinHandle<()>)>,
+    kubelet: SocketAddr,
+    root: tempfile::TempDir,
+}
+
+impl Bed {
+    pub(crate) async fn new() -> Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(1);
+        tarbet_identity::tls::install_default_provider();
+        let plane = &shared_pair().await?.public;
+        let node = format!("virtual-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let namespace = plane.unique_namespace("node").await?;
+        let (root, docker_stop) = (tempfile::tempdir()?, CancellationToken::new());
+        let docker = Docker::open(docker_config(daemon().await.url(), &root.path().join("pods")), docker_stop.clone())?;
+        let endpoint_stop = CancellationToken::new();
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let endpoint = serve(Arc::clone(&docker) as _, any, endpoint_stop.clone()).await;
+        let mut bed = Self {
+            plane,
+            node,
+            namespace,
+            endpoint,
+            endpoint_stop,
+            docker,
+            docker_stop,
+            running: None,
+            kubelet: any,
+            root,
+        };
+        bed.start_node().await?;
+        Ok(bed)
+    }
+
+    pub(crate) async fn start_node(&mut self) -> Result<()> {
+        let serving = Subject::loopback(&format!("system:node:{}", self.node));
+        let files = self.plane.authority().issue_files(&serving, self.root.path(), "kubelet")?;
+        let config = NodeConfig {
+            node_name: self.node.clone(),
+            interlink_url: format!("http://{}", self.endpoint),
+            kubelet_listen: self.kubelet,
+            kubelet_cert_file: Some(files.certificate),
+            kubelet_key_file: Some(files.key),
+            ..Default::default()
+        };
+        let supervisor = Supervisor::default();
+        let parts = Parts {
+            client: connect(&Source::file(self.plane.kubeconfig())).await?,
+            carrier: Connect::network(),
+            metrics: Metrics::new("node", "test"),
+            health: Health::default(),
+            supervisor: supervisor.clone(),
+        };
+        self.kubelet = start(config, parts).await?;
+        let run = supervisor.clone();
+        let task = tokio::spawn(async move {
+            let ended = run.run(Duration::from_secs(30), std::future::pending::<()>).await;
+            if let Err(problem) = ended {
+                eprintln!("the node ended: {problem}");
+            }
+        });
+        self.running = Some((supervisor, task));
+        Ok(())
+    }
+
+    pub(crate) async fn stop_node(&mut self) {
+        if let Some((supervisor, task)) = self.running.take() {
+            supervisor.stop();
+            task.await.unwrap();
+        }
+    }
+
+    pub(crate) fn kubectl(&self) -> Kubectl {
+        self.plane.kubectl()
+    }
+
+    /// kubectl in the namespace of the test.
+    pub(crate) async fn run(&self, words: &[&str]) -> Result<String> {
+        self.kubectl().run(&[&["--namespace", &self.namespace], words].concat()).await
+    }
+
+    pub(crate) async fn apply(&self, kind: &str, name: &str, rest: Value) -> Result<()> {
+        let mut object = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": self.namespace}});
+        for (key, value) in rest.as_object().unwrap() {
+            if key == "metadata" {
+                object["metadata"].as_object_mut().unwrap().extend(value.as_object().unwrap().clone());
+            } else {
+                object[key] = value.clone();
+            }
+        }
+        self.kubectl().apply(&object).await.map(drop)
+    }
+
+    /// Makes a pod for the node, by way of the scheduler.
+    pub(crate) async fn pod(&self, name: &str, mut spec: Value) -> Result<()> {
+        spec["nodeSelector"] = json!({"kubernetes.io/hostname": self.node});
+        spec["tolerations"] = json!([{"key": "virtual-node.interlink/no-schedule", "operator": "Exists"}]);
+        for (key, value) in [("restartPolicy", json!("Never")), ("terminationGracePeriodSeconds", json!(1))] {
+            if spec.get(key).is_none() {
+                spec[key] = value;
+            }
+        }
+        self.apply("Pod", name, json!({"spec": spec})).await
+    }
+
+    pub(crate) async fn get(&self, name: &str) -> Result<Value> {
+        self.kubectl().json(&["--namespace", &self.namespace, "get", "pod", name]).await
+    }
+
+    /// Waits until the pod has this phase.
+    pub(crate) async fn phase(&self, name: &str, phase: &str) -> Result<Value> {
+        eventually(PATIENCE, &format!("{name} to be {phase}"), || async {
+            let pod = self.get(name).await?;
+            let seen = pod["status"]["phase"].as_str().unwrap_or_default().to_owned();
+            if seen == phase {
+                return Ok(pod);
+            }
+            if matches!(seen.as_str(), "Failed" | "Succeeded") {
+                eprintln!("{name}: {}", pod["status"]);
+            }
+            bail!("{}", pod["status"])
+        })
+        .await
+    }
+
+    async fn containers(&self, uid: &str) -> Result<String> {
+        let filter = format!("label=dev.tarbet.pod.uid={uid}");
+        daemon().await.docker(&["ps", "-aq", "--no-trunc", "--filter", &filter]).await
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        if let Some((supervisor, _)) = &self.running {
+            supervisor.stop();
+        }
+        self.endpoint_stop.cancel();
+        self.docker_stop.cancel();
+    }
+}
+
+pub(crate) fn shell(name: &str, line: &str) -> Value {
+    json!({"name": name, "image": "shell:1", "imagePullPolicy": "Never", "command": ["sh", "-c", line]})
+}
+
+fn with(mut container: Value, more: Value) -> Value {
+    container.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    container
+}
+
+#[tokio::test]
+async fn a_pod_runs_to_its_end_with_all_that_it_mentions() -> Result<()> {
+    let bed = Bed::new().await?;
+    bed.apply("ConfigMap", "settings", json!({"data": {"colour": "green", "deep": "sea"}})).await?;
+    bed.apply("Secret", "hidden", json!({"stringData": {"word": "a$(colour)$$b"}})).await?;
+    let mounts = json!([
+        {"name": "settings", "mountPath": "/settings"},
+        {"name": "hidden", "mountPath": "/hidden"},
+        {"name": "all", "mountPath": "/all"},
+        {"name": "work", "mountPath": "/work"},
+    ]);
+    let line = "cat /settings/colour /work/made /hidden/word /all/deep/one /all/name; echo; \
+                echo $WORD/$MIXED/$CM_deep/$NODE; test -s /var/run/secrets/kubernetes.io/serviceaccount/token && echo token; \
+                grep -c CERTIFICATE /var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
+    bed.pod(
+        "whole",
+        json!({
+            "initContainers": [
+                with(shell("first", "echo -n first > /work/made"), json!({"volumeMounts": [{"name": "work", "mountPath": "/work"}]})),
+            ],
+            "containers": [with(shell("main", line), json!({
+                "volumeMounts": mounts,
+                "envFrom": [{"prefix": "CM_", "configMapRef": {"name": "settings"}}],
+                "env": [
+                    {"name": "WORD", "valueFrom": {"secretKeyRef": {"name": "hidden", "key": "word"}}},
+                    {"name": "MIXED", "value": "<$(CM_colour)>"},
+                    {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+                ],
+            }))],
+            "volumes": [
+                {"name": "settings", "configMap": {"name": "settings"}},
+                {"name": "hidden", "secret": {"secretName": "hidden"}},
+                {"name": "work", "emptyDir": {}},
+                {"name": "all", "projected": {"sources": [
+                    {"configMap": {"name": "settings", "items": [{"key": "deep", "path": "deep/one"}]}},
+                    {"downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+                ]}},
+            ],
+        }),
+    )
+    .await?;
+    let pod = bed.phase("whole", "Succeeded").await?;
+    let log = bed.run(&["logs", "whole"]).await?;
+    let want = format!("greenfirsta$(colour)$$bseawhole\na$(colour)$$b/<green>/sea/{}\ntoken\n", bed.node);
+    ensure!(log.starts_with(&want), "{log}");
+    let status = &pod["status"];
+    ensure!(status["containerStatuses"][0]["state"]["terminated"]["reason"] == "Completed", "{status}");
+    ensure!(status["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 0, "{status}");
+    ensure!(pod["metadata"]["annotations"]["JobID"].as_str().is_some_and(|id| !id.is_empty()), "{pod}");
+    // Finished pods stay, and are readable.
+    ensure!(bed.run(&["logs", "whole", "--tail=1", "--timestamps"]).await?.contains('Z'));
+
+    bed.pod("bad", json!({"containers": [shell("main", "echo over >&2; exit 7")]})).await?;
+    let pod = bed.phase("bad", "Failed").await?;
+    let end = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
+    ensure!(end["exitCode"] == 7 && end["reason"] == "Error", "{end}");
+    ensure!(bed.run(&["logs", "bad"]).await? == "over");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_node_is_registered_as_interlinks_are() -> Result<()> {
+    let bed = Bed::new().await?;
+    let node = eventually(PATIENCE, "the node to be ready", || async {
+        let node = bed.kubectl().json(&["get", "node", &bed.node]).await?;
+        let ready = node["status"]["conditions"].as_array().into_iter().flatten().any(|condition| {
+            condition["type"] == "Ready" && condition["status"] == "True"
+        });
+        if ready { Ok(node) } else { bail!("{}", node["status"]) }
+    })
+    .await?;
+    ensure!(node["metadata"]["labels"]["virtual-node.interlink/type"] == "virtual-kubelet");
+    let taints = node["spec"]["taints"].as_array().unwrap();
+    ensure!(taints.iter().any(|taint| taint["key"] == "virtual-node.interlink/no-schedule"), "{taints:?}");
+    ensure!(node["status"]["allocatable"]["cpu"] == "100" && node["status"]["addresses"][0]["address"] == "127.0.0.1");
+    ensure!(node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] == bed.kubelet.port());
+    let lease = bed.kubectl().json(&["--namespace", "kube-node-lease", "get", "lease", &bed.node]).await?;
+    ensure!(lease["spec"]["holderIdentity"] == bed.node.as_str() && lease["spec"]["leaseDurationSeconds"] == 40);
+    // The kubelet API answers the cluster and nobody else.
+    let raw = format!("/api/v1/nodes/{}/proxy/pods", bed.node);
+    ensure!(bed.kubectl().run(&["get", "--raw", &raw]).await?.contains("PodList"));
+    let raw = format!("/api/v1/nodes/{}/proxy/stats/summary", bed.node);
+    ensure!(bed.kubectl().run(&["get", "--raw", &raw]).await?.contains(&bed.node));
+    Ok(())
+}
+
+#[tokio::test]
+async fn logs_are_followed_and_commands_run_in_containers() -> Result<()> {
+    let bed = Bed::new().await?;
+    let line = "echo one; until [ -e /tmp/go ]; do sleep 0.1; done; echo two; until [ -e /tmp/end ]; do sleep 0.1; done; echo three";
+    bed.pod("talker", json!({"containers": [shell("main", line)]})).await?;
+    bed.phase("talker", "Running").await?;
+    let follow = async { bed.run(&["logs", "-f", "talker"]).await };
+    let act = async {
+        let said = bed.run(&["exec", "talker", "--", "sh", "-c", "echo out; echo err >&2; touch /tmp/go"]).await?;
+        ensure!(said == "out", "{said}");
+        let failed = bed.run(&["exec", "talker", "--", "sh", "-c", "echo oops >&2; exit 42"]).await.unwrap_err();
+        ensure!(failed.to_string().contains("exit code 42") && failed.to_string().contains("oops"), "{failed}");
+        let words = ["--namespace", &bed.namespace, "exec", "-i", "talker", "--", "sh", "-c", "tr a-z A-Z"];
+        let text = "x".repeat(200_000);
+        let heard = bed.kubectl().run_with_input(&words, &text).await?;
+        ensure!(heard == text.to_uppercase(), "{} of {} bytes came back", heard.len(), text.len());
+        bed.run(&["exec", "talker", "--", "touch", "/tmp/end"]).await
+    };
+    let (log, acted) = tokio::join!(follow, act);
+    acted?;
+    ensure!(log? == "one\ntwo\nthree");
+    bed.phase("talker", "Succeeded").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn files_are_copied_and_ports_forwarded() -> Result<()> {
+    let bed = Bed::new().await?;
+    let line = "while true; do nc -l -p 8080 -e sh -c 'read line; echo heard $line'; done";
+    bed.pod("server", json!({"containers": [shell("main", line)]})).await?;
+    bed.phase("server", "Running").await?;
+    let local = bed.root.path().join("file");
+    let content: String = (0..20_000).map(|n| format!("line {n}\n")).collect();
+    std::fs::write(&local, &content)?;
+    bed.run(&["cp", local.to_str().unwrap(), "server:/tmp/file"]).await?;
+    let back: PathBuf = bed.root.path().join("back");
+    bed.run(&["cp", "server:/tmp/file", back.to_str().unwrap()]).await?;
+    ensure!(std::fs::read_to_string(&back)? == content);
+
+    let lease = tarbet_testbed::Lease::block(1)?;
+    let port = lease.port(0);
+    let ports = format!("{port}:8080");
+    let words = ["port-forward", "server", &ports];
+    let forwarding = bed.run(&words);
+    let talk = eventually(PATIENCE, "an answer through the forward", || async {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+        stream.write_all(b"hello\n").await?;
+        let mut heard = String::new();
+        stream.read_to_string(&mut heard).await?;
+        if heard == "heard hello\n" { Ok(()) } else { bail!("heard {heard:?}") }
+    });
+    tokio::select! {
+        ended = forwarding => bail!("kubectl port-forward ended: {ended:?}"),
+        talked = talk => talked?,
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn deleted_pods_end_in_their_grace_and_go() -> Result<()> {
+    let bed = Bed::new().await?;
+    let line = "trap 'echo bye; exit 0' TERM; while true; do sleep 0.1; done";
+    bed.pod("brief", json!({"containers": [shell("main", line)], "terminationGracePeriodSeconds": 20})).await?;
+    let uid = bed.phase("brief", "Running").await?["metadata"]["uid"].as_str().unwrap().to_owned();
+    ensure!(!bed.containers(&uid).await?.is_empty());
+    bed.run(&["delete", "pod", "brief", "--wait=true", "--timeout=60s"]).await?;
+    ensure!(bed.containers(&uid).await?.is_empty(), "its containers are gone before the pod is");
+    // One that is gone from the cluster without a word is removed as well.
+    bed.pod("forced", json!({"containers": [shell("main", "sleep 1000")]})).await?;
+    let uid = bed.phase("forced", "Running").await?["metadata"]["uid"].as_str().unwrap().to_owned();
+    bed.run(&["delete", "pod", "forced", "--force", "--grace-period=0"]).await?;
+    eventually(PATIENCE, "its containers to go", || async { bed.containers(&uid).await.is_ok_and(|list| list.is_empty()) })
+        .await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_node_that_starts_again_takes_up_what_runs() -> Result<()> {
+    let mut bed = Bed::new().await?;
+    let line = "until [ -e /tmp/end ]; do sleep 0.1; done; exit 3";
+    bed.pod("lasting", json!({"containers": [shell("main", line)]})).await?;
+    let before = bed.phase("lasting", "Running").await?;
+    let uid = before["metadata"]["uid"].as_str().unwrap().to_owned();
+    let containers = bed.containers(&uid).await?;
+    bed.stop_node().await;
+    bed.pod("meanwhile", json!({"nodeName": bed.node, "containers": [shell("main", "echo new")]})).await?;
+    bed.start_node().await?;
+    bed.phase("meanwhile", "Succeeded").await?;
+    ensure!(bed.containers(&uid).await? == containers, "nothing was made a second time");
+    bed.run(&["exec", "lasting", "--", "touch", "/tmp/end"]).await?;
+    let after = bed.phase("lasting", "Failed").await?;
+    let end = &after["status"]["containerStatuses"][0];
+    ensure!(end["state"]["terminated"]["exitCode"] == 3 && end["restartCount"] == 0, "{end}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_changed_annotation_reaches_the_file_of_a_running_pod() -> Result<()> {
+    let bed = Bed::new().await?;
+    let volume = json!({"name": "down", "downwardAPI": {"items": [
+        {"path": "ready", "fieldRef": {"fieldPath": "metadata.annotations['tekton.dev/ready']"}}]}});
+    let line = "until grep -q READY /down/ready; do sleep 0.1; done; cat /down/ready";
+    let container = with(shell("main", line), json!({"volumeMounts": [{"name": "down", "mountPath": "/down"}]}));
+    bed.pod("waits", json!({"containers": [container], "volumes": [volume]})).await?;
+    bed.phase("waits", "Running").await?;
+    bed.run(&["annotate", "pod", "waits", "tekton.dev/ready=READY"]).await?;
+    bed.phase("waits", "Succeeded").await?;
+    ensure!(bed.run(&["logs", "waits"]).await? == "READY");
+    Ok(())
+}
+
+#[tokio::test]
+async fn nothing_ends_while_interlink_is_away_and_a_deadline_does() -> Result<()> {
+    let mut bed = Bed::new().await?;
+    bed.pod("stays", json!({"containers": [shell("main", "sleep 1000")]})).await?;
+    let uid = bed.phase("stays", "Running").await?["metadata"]["uid"].as_str().unwrap().to_owned();
+    bed.endpoint_stop.cancel();
+    eventually(PATIENCE, "the node to say so", || async {
+        let node = bed.kubectl().json(&["get", "node", &bed.node]).await?;
+        let said = node["status"]["conditions"].as_array().into_iter().flatten().any(|condition| {
+            condition["type"] == "InterlinkConnectivity" && condition["status"] == "False"
+        });
+        if said { Ok(()) } else { bail!("{}", node["status"]["conditions"]) }
+    })
+    .await?;
+    bed.pod("later", json!({"nodeName": bed.node, "containers": [shell("main", "echo now")], "tolerations": []})).await?;
+    let seen = bed.phase("later", "Pending").await?;
+    ensure!(bed.get("stays").await?["status"]["phase"] == "Running", "{seen}");
+    ensure!(!bed.containers(&uid).await?.is_empty());
+    bed.endpoint_stop = CancellationToken::new();
+    serve(Arc::clone(&bed.docker) as _, bed.endpoint, bed.endpoint_stop.clone()).await;
+    bed.phase("later", "Succeeded").await?;
+    bed.pod("late", json!({"containers": [shell("main", "sleep 1000")], "activeDeadlineSeconds": 2})).await?;
+    let pod = bed.phase("late", "Failed").await?;
+    ensure!(pod["status"]["reason"] == "DeadlineExceeded", "{}", pod["status"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_pod_waits_for_what_is_missing_and_is_refused_with_a_reason() -> Result<()> {
+    let bed = Bed::new().await?;
+    let env = json!({"env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "late", "key": "k"}}}]});
+    bed.pod("waiting", json!({"containers": [with(shell("main", "echo $A"), env)]})).await?;
+    eventually(PATIENCE, "the reason", || async {
+        let pod = bed.get("waiting").await?;
+        let waiting = &pod["status"]["containerStatuses"][0]["state"]["waiting"];
+        let text = waiting["message"].as_str().unwrap_or_default();
+        if waiting["reason"] == "CreateContainerConfigError" && text.contains("late") { Ok(()) } else { bail!("{pod}") }
+    })
+    .await?;
+    bed.apply("ConfigMap", "late", json!({"data": {"k": "there"}})).await?;
+    bed.phase("waiting", "Succeeded").await?;
+    ensure!(bed.run(&["logs", "waiting"]).await? == "there");
+    let spec = json!({"containers": [with(shell("main", "true"), json!({"securityContext": {"privileged": true}}))]});
+    bed.pod("mighty", spec).await?;
+    let pod = bed.phase("mighty", "Failed").await?;
+    let message = pod["status"]["message"].as_str().context("no message")?;
+    ensure!(pod["status"]["reason"] == "ProviderFailed" && message.contains("privileged"), "{message}");
+    Ok(())
+}

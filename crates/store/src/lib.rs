@@ -28,7 +28,9 @@ pub use backend::Backend;
 pub use backup::{BackupError, BackupSummary, RestoreMode, backup, restore};
 pub use clock::{Clock, ManualClock};
 pub use commit::{COMMIT_MAX, Commit, Condition, Expect, OPERATIONS_MAX, Operation, TTL_MAX, VALUE_MAX};
-pub use config::{RedbConfig, RedisConfig, SentinelConfig, StoreConfig, TlsConfig};
+pub use config::{
+    HostPort, NotAnAddress, RedbConfig, RedisConfig, RedisUrl, SentinelConfig, StoreConfig, TlsConfig,
+};
 pub use durability::{Durability, durability};
 pub use entry::{Entry, PAGE_MAX, Page, Revision};
 pub use error::{Class, Error, Retry};

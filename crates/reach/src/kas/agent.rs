@@ -22,8 +22,8 @@ use tokio_util::task::TaskTracker;
 
 use self::channel::Channel;
 pub use self::service::{Replies, Requests, Service, ServiceCall, Services};
-pub use self::sizes::Sizes;
 use self::sizes::Counts;
+pub use self::sizes::Sizes;
 use super::prefix::Prefix;
 use super::proto::{agentcfg, entity};
 
@@ -80,7 +80,7 @@ impl KasAgentConfig {
             pod_id,
             sizes: Sizes::default(),
             connections: 1,
-            register_every: Duration::from_secs(300),
+            register_every: Duration::from_mins(5),
             reconnect: Backoff { first: Duration::from_millis(500), ..backoff(1, 30) },
             reopen: backoff(1, 20),
             retry: backoff(10, 300),
@@ -93,8 +93,7 @@ impl KasAgentConfig {
 /// Reads the address of a kas: `grpc`, `grpcs`, `ws` or `wss`, with the ports 80 and 443 where none is
 /// given.
 pub fn kas_address(text: &str) -> Result<GatewayUrl, BadGatewayUrl> {
-    let mut url = url::Url::parse(text)
-        .map_err(|_| BadGatewayUrl::Form(text.chars().take(80).collect()))?;
+    let mut url = url::Url::parse(text).map_err(|_| BadGatewayUrl::Form(text.chars().take(80).collect()))?;
     let port = match url.scheme() {
         "grpc" | "ws" => 80,
         "grpcs" | "wss" => 443,

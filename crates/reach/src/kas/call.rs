@@ -278,9 +278,7 @@ fn decode_tunnel(track: &Track, message: Bytes) -> Result<Answer, Violation> {
         Some(Msg::Header(header)) => Answer::Header(header.meta),
         Some(Msg::Message(message)) => Answer::Message(message.data),
         Some(Msg::Trailer(trailer)) => Answer::Trailer(trailer.meta),
-        Some(Msg::Error(error)) => {
-            Answer::Error(error.status.ok_or_else(|| track.malformed(NO_STATUS))?)
-        }
+        Some(Msg::Error(error)) => Answer::Error(error.status.ok_or_else(|| track.malformed(NO_STATUS))?),
         // Both are out of order here, and the track says so.
         Some(Msg::Descriptor(_)) => return Err(refused(track, Some(1))),
         None => return Err(refused(track, None)),
@@ -294,9 +292,7 @@ fn decode_gateway(track: &Track, message: Bytes) -> Result<Answer, Violation> {
         Some(Msg::Header(header)) => Answer::Header(header.meta),
         Some(Msg::Message(message)) => Answer::Message(message.data),
         Some(Msg::Trailer(trailer)) => Answer::Trailer(trailer.meta),
-        Some(Msg::Error(error)) => {
-            Answer::Error(error.status.ok_or_else(|| track.malformed(NO_STATUS))?)
-        }
+        Some(Msg::Error(error)) => Answer::Error(error.status.ok_or_else(|| track.malformed(NO_STATUS))?),
         Some(Msg::TunnelReady(_)) => return Err(refused(track, Some(1))),
         Some(Msg::NoTunnel(_)) => return Err(refused(track, Some(6))),
         None => return Err(refused(track, None)),

@@ -249,7 +249,12 @@ pub struct ObservabilityListen {
 
 impl Default for ObservabilityListen {
     fn default() -> Self {
-        Self { network: Network::Tcp, address: "127.0.0.1:8151".into(), certificate_file: None, key_file: None }
+        Self {
+            network: Network::Tcp,
+            address: "127.0.0.1:8151".into(),
+            certificate_file: None,
+            key_file: None,
+        }
     }
 }
 
@@ -440,7 +445,9 @@ impl KasConfig {
             return contradiction("`redis` needs either `server` or `sentinel`");
         }
         if self.agent.redis_conn_info_refresh.get() >= self.agent.redis_conn_info_ttl.get() {
-            return contradiction("`agent.redis_conn_info_refresh` must be shorter than `agent.redis_conn_info_ttl`");
+            return contradiction(
+                "`agent.redis_conn_info_refresh` must be shorter than `agent.redis_conn_info_ttl`",
+            );
         }
         for (name, certificate, key) in self.pairs() {
             if certificate != key {
@@ -491,7 +498,10 @@ impl KasConfig {
         let redis = self.redis.as_ref();
         let unused = [
             ("gitaly", self.gitaly.is_some()),
-            ("gitlab.api_rate_limit", self.gitlab.as_ref().is_some_and(|gitlab| gitlab.api_rate_limit.is_some())),
+            (
+                "gitlab.api_rate_limit",
+                self.gitlab.as_ref().is_some_and(|gitlab| gitlab.api_rate_limit.is_some()),
+            ),
             ("agent.configuration", agent.configuration.is_some()),
             ("agent.gitops", agent.gitops.is_some()),
             ("agent.remote_development", agent.remote_development.is_some()),
@@ -509,7 +519,8 @@ impl KasConfig {
             .map(|(key, _)| format!("`{key}` has no effect here"))
             .collect();
         if self.redis.is_none() {
-            warnings.push("`redis` is absent: the embedded store is used, and this gateway stands alone".into());
+            warnings
+                .push("`redis` is absent: the embedded store is used, and this gateway stands alone".into());
         }
         if let (Some(api), Some(private)) = (&self.api, &self.private_api)
             && api.listen.authentication_secret_file == private.listen.authentication_secret_file

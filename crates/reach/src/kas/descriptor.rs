@@ -44,8 +44,7 @@ impl Descriptor {
         let Some(Msg::Descriptor(descriptor)) = frame.msg else {
             return Err(track.malformed("a first frame that is not a descriptor"));
         };
-        let announced =
-            descriptor.agent_descriptor.ok_or_else(|| track.malformed("an empty descriptor"))?;
+        let announced = descriptor.agent_descriptor.ok_or_else(|| track.malformed("an empty descriptor"))?;
         let named = |name: &str| !name.is_empty();
         let fits = |length: usize| length <= MAX_ENTRIES;
         if !fits(announced.services.len())

@@ -15,8 +15,8 @@ pub use client::{GitlabClient, GitlabSettings, GitlabSettingsError};
 pub use credential::{BadCredential, Credential, strip_credential_query};
 pub use identity::{Access, access_of_job, access_of_user};
 pub use model::{
-    AccessAs, AgentInfo, AllowedAgent, AllowedAgents, Configuration, Environment, ExtraValue, Id, ImpersonateAs,
-    JobAccess, Project, ProxyUser, Roles, User, UserAccess,
+    AccessAs, AgentInfo, AllowedAgent, AllowedAgents, Configuration, Environment, ExtraValue, Id,
+    ImpersonateAs, JobAccess, Project, ProxyUser, Roles, User, UserAccess,
 };
 
 /// Why GitLab gave no answer that can be used. Cheap to clone: answers are shared.
@@ -39,7 +39,9 @@ pub enum GitlabError {
         cause: String,
     },
     /// It answered something else than was asked for.
-    #[error("gateway → GitLab: the answer to {path} cannot be used ({what}); check that `gitlab.address` is a GitLab")]
+    #[error(
+        "gateway → GitLab: the answer to {path} cannot be used ({what}); check that `gitlab.address` is a GitLab"
+    )]
     Malformed {
         /// What was asked.
         path: &'static str,
@@ -58,9 +60,9 @@ impl GitlabError {
 impl From<GitlabError> for Status {
     fn from(error: GitlabError) -> Self {
         match &error {
-            GitlabError::Refused { status: 401, .. } => {
-                Self::unauthenticated("agent → gateway: GitLab does not know the token; it may have been revoked")
-            }
+            GitlabError::Refused { status: 401, .. } => Self::unauthenticated(
+                "agent → gateway: GitLab does not know the token; it may have been revoked",
+            ),
             GitlabError::Refused { status: 403, .. } => {
                 Self::permission_denied("agent → gateway: GitLab does not allow it")
             }

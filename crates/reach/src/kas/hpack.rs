@@ -155,7 +155,9 @@ mod tests {
 
     use super::*;
 
-    fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, HpackError> {
+    type List = Vec<(Vec<u8>, Vec<u8>)>;
+
+    fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<List, HpackError> {
         let mut list = Vec::new();
         decoder.decode(block, |field| {
             list.push((field.name.to_vec(), field.value.to_vec()));
@@ -164,7 +166,7 @@ mod tests {
         Ok(list)
     }
 
-    fn pairs(list: &[(&str, &str)]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    fn pairs(list: &[(&str, &str)]) -> List {
         list.iter().map(|(n, v)| (n.as_bytes().to_vec(), v.as_bytes().to_vec())).collect()
     }
 
@@ -179,7 +181,8 @@ mod tests {
     fn the_examples_of_the_standard() {
         let mut decoder = Decoder::default();
         let first = unhex("8286 8441 8cf1 e3c2 e5f2 3a6b a0ab 90f4 ff");
-        let common = [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "www.example.com")];
+        let common =
+            [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "www.example.com")];
         assert_eq!(decode(&mut decoder, &first).unwrap(), pairs(&common));
         let second = unhex("8286 84be 5886 a8eb 1064 9cbf");
         let mut expected = pairs(&common);
@@ -229,9 +232,10 @@ mod tests {
         assert_eq!((stopped, seen), (Err(HpackError::List), 17));
     }
 
-    fn headers() -> impl Strategy<Value = Vec<(Vec<u8>, Vec<u8>)>> {
+    fn headers() -> impl Strategy<Value = List> {
         let name = prop_oneof![Just(":path".to_owned()), Just("authorization".to_owned()), "[a-z-]{1,12}"];
-        let pair = (name, proptest::collection::vec(any::<u8>(), 0..60)).prop_map(|(n, v)| (n.into_bytes(), v));
+        let pair =
+            (name, proptest::collection::vec(any::<u8>(), 0..60)).prop_map(|(n, v)| (n.into_bytes(), v));
         proptest::collection::vec(pair, 0..12)
     }
 

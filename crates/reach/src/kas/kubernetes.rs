@@ -24,7 +24,5 @@ pub const CHUNK: usize = 32 << 10;
 
 /// Cuts what a body gave into frames.
 fn pieces(mut data: bytes::Bytes) -> impl Iterator<Item = bytes::Bytes> {
-    std::iter::from_fn(move || {
-        (!data.is_empty()).then(|| data.split_to(data.len().min(CHUNK)))
-    })
+    std::iter::from_fn(move || (!data.is_empty()).then(|| data.split_to(data.len().min(CHUNK))))
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::alphabet;
-use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD_NO_PAD};
 use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD_NO_PAD};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tonic::Status;
 
@@ -83,14 +83,11 @@ pub fn to_wire(headers: &HeaderMap) -> Result<Meta, MetaError> {
             continue;
         }
         let text = if key.ends_with("-bin") {
-            let raw = PADDED_OR_NOT
-                .decode(value.as_bytes())
-                .map_err(|_| MetaError::NotBase64(key.to_owned()))?;
+            let raw =
+                PADDED_OR_NOT.decode(value.as_bytes()).map_err(|_| MetaError::NotBase64(key.to_owned()))?;
             String::from_utf8(raw).map_err(|_| MetaError::NotText(key.to_owned()))?
         } else {
-            std::str::from_utf8(value.as_bytes())
-                .map_err(|_| MetaError::NotText(key.to_owned()))?
-                .to_owned()
+            std::str::from_utf8(value.as_bytes()).map_err(|_| MetaError::NotText(key.to_owned()))?.to_owned()
         };
         size += key.len() + text.len();
         if size > MAX_METADATA {
@@ -178,7 +175,8 @@ mod tests {
         assert_eq!(refused, MetaError::NotText("c-bin".into()));
         assert_eq!(Status::from(refused).code(), tonic::Code::InvalidArgument);
         assert_eq!(to_wire(&headers(&[("c-bin", "***")])), Err(MetaError::NotBase64("c-bin".into())));
-        let latin = HeaderMap::from_iter([(HeaderName::from_static("x"), HeaderValue::from_bytes(b"\xe9").unwrap())]);
+        let latin =
+            HeaderMap::from_iter([(HeaderName::from_static("x"), HeaderValue::from_bytes(b"\xe9").unwrap())]);
         assert_eq!(to_wire(&latin), Err(MetaError::NotText("x".into())));
     }
 

@@ -44,15 +44,7 @@ pub static CONNECT_RESPONSE: Order = Order {
 pub static GATEWAY_RESPONSE: Order = Order {
     name: "GatewayKasResponse",
     fields: &["the beginning", "tunnel_ready", "header", "message", "trailer", "error", "no_tunnel"],
-    next: &[
-        END | set!(1, 6),
-        set!(2, 5),
-        set!(3, 4),
-        set!(3, 4),
-        END | set!(5),
-        END,
-        END | set!(1),
-    ],
+    next: &[END | set!(1, 6), set!(2, 5), set!(3, 4), set!(3, 4), END | set!(5), END, END | set!(1)],
 };
 
 /// An HTTP request as frames.
@@ -63,11 +55,8 @@ pub static HTTP_REQUEST: Order = Order {
 };
 
 /// An HTTP response as frames.
-pub static HTTP_RESPONSE: Order = Order {
-    name: "HttpResponse",
-    fields: HTTP_REQUEST.fields,
-    next: HTTP_REQUEST.next,
-};
+pub static HTTP_RESPONSE: Order =
+    Order { name: "HttpResponse", fields: HTTP_REQUEST.fields, next: HTTP_REQUEST.next };
 
 /// A frame out of its order.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

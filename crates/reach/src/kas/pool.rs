@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use self::agents::{Agents, Found};
-pub(crate) use self::lane::Lane;
+pub(crate) use self::lane::{Idle, Lane};
 use super::call::Call;
 use super::descriptor::Descriptor;
 use super::locked;
@@ -112,7 +112,7 @@ impl TunnelPool {
 
     /// Takes a new tunnel in. The body is the one its answer is written to; it comes back with a guard
     /// that takes the tunnel out again when its stream ends.
-    pub(crate) fn admit(&self, lane: Lane, body: OutboxBody) -> OutboxBody {
+    pub(crate) fn admit(&self, lane: Idle, body: OutboxBody) -> OutboxBody {
         let guard = Leaving { pool: self.clone(), agent: lane.agent.id, lane: lane.id };
         let accepted = locked(&self.inner.agents).enter(&lane);
         if accepted {
@@ -124,7 +124,7 @@ impl TunnelPool {
     }
 
     /// Hands an idle tunnel to the first caller it suits, or parks it.
-    pub(crate) fn place(&self, mut lane: Lane) {
+    pub(crate) fn place(&self, mut lane: Idle) {
         loop {
             let (waiter, returned) = match locked(&self.inner.agents).settle(lane) {
                 Ok(None) => return,
@@ -132,13 +132,10 @@ impl TunnelPool {
                 Err(lane) => return lane.dismiss(),
             };
             // Outside the lock: a caller that left meanwhile makes the tunnel come straight back.
-            match waiter.send(Ok(Tunnel::new(self.clone(), returned))) {
-                Ok(()) => return,
-                Err(Ok(tunnel)) => match tunnel.into_lane() {
-                    Some(back) => lane = back,
-                    None => return,
-                },
-                Err(Err(_)) => return,
+            let refused = waiter.send(Ok(Tunnel::new(self.clone(), returned))).err();
+            match refused.and_then(Result::ok).and_then(Tunnel::into_lane) {
+                Some(back) => lane = back,
+                None => return,
             }
         }
     }
@@ -256,9 +253,8 @@ impl TunnelPool {
     }
 
     fn leave(&self, agent: i64, lane: u64) {
-        let (lane, vacant) = locked(&self.inner.agents).leave(agent, lane);
-        drop(lane);
-        if vacant {
+        let left = locked(&self.inner.agents).leave(agent, lane);
+        if left.begin_watch {
             self.watch_vacancy(agent);
         }
     }

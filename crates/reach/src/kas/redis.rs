@@ -170,7 +170,8 @@ impl Connection {
 /// A refusal by GitLab as replicas share it.
 pub fn client_error(prefix: Prefix, status: u16, path: &str, reason: &str) -> Vec<u8> {
     let error = gitlab::ClientError { status_code: status.into(), path: path.into(), reason: reason.into() };
-    let any = prost_types::Any { type_url: prefix.type_url("gitlab.ClientError"), value: error.encode_to_vec() };
+    let any =
+        prost_types::Any { type_url: prefix.type_url("gitlab.ClientError"), value: error.encode_to_vec() };
     any.encode_to_vec()
 }
 
@@ -194,8 +195,14 @@ mod tests {
         let layout = Layout::default();
         assert_eq!(layout.kas_by_agent(1), b"gitlab-kas:tunnel_tracker2:kas_by_agent_id:\x01\0\0\0\0\0\0\0");
         assert_eq!(layout.kas_by_agent(-1)[layout.kas_by_agent(1).len() - 8..], [0xff; 8]);
-        assert_eq!(Layout::new("x").connections_by_agent(256), b"x:agent_tracker2:conn_by_agent_id:\0\x01\0\0\0\0\0\0");
-        assert_eq!(layout.connections_by_project(2), b"gitlab-kas:agent_tracker2:conn_by_project_id:\x02\0\0\0\0\0\0\0");
+        assert_eq!(
+            Layout::new("x").connections_by_agent(256),
+            b"x:agent_tracker2:conn_by_agent_id:\0\x01\0\0\0\0\0\0"
+        );
+        assert_eq!(
+            layout.connections_by_project(2),
+            b"gitlab-kas:agent_tracker2:conn_by_project_id:\x02\0\0\0\0\0\0\0"
+        );
         assert_eq!(layout.connected_agents(), b"gitlab-kas:agent_tracker2:connected_agents");
         let limit = layout.agent_limit("abcdef", 59);
         assert_eq!(limit.len(), b"gitlab-kas:agent_limit:".len() + 32 + 2);
@@ -218,7 +225,8 @@ mod tests {
         for prefix in [Prefix::Gitlab, Prefix::Plural] {
             let error = client_error(prefix, 403, "/api", "no");
             assert_eq!(read_client_error(prefix, &error).unwrap().status_code, 403);
-            let info = agent_tracker::ConnectedAgentInfo { agent_id: 7, connection_id: 9, ..Default::default() };
+            let info =
+                agent_tracker::ConnectedAgentInfo { agent_id: 7, connection_id: 9, ..Default::default() };
             let cluster_id = if prefix == Prefix::Plural { "c".to_owned() } else { String::new() };
             let connection = Connection { info, cluster_id };
             assert_eq!(Connection::decode(prefix, &connection.encode(prefix)).unwrap(), connection);

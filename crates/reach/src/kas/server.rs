@@ -87,7 +87,7 @@ impl Default for ServerConfig {
             max_streams: 1024,
             ping_after: Duration::from_secs(50),
             ping_timeout: Duration::from_secs(20),
-            max_connection_age: Duration::from_secs(7200),
+            max_connection_age: Duration::from_hours(2),
             // Half of what revocation may take.
             recheck_every: Duration::from_secs(30),
             admission_timeout: Duration::from_secs(30),

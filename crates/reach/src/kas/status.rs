@@ -9,8 +9,7 @@ use super::proto::rpc;
 
 /// For an `error` frame.
 pub fn to_wire(status: &Status) -> rpc::Status {
-    let details =
-        rpc::Status::decode(status.details()).map(|inside| inside.details).unwrap_or_default();
+    let details = rpc::Status::decode(status.details()).map(|inside| inside.details).unwrap_or_default();
     rpc::Status { code: status.code() as i32, message: status.message().to_owned(), details }
 }
 
@@ -21,8 +20,7 @@ pub fn from_wire(status: rpc::Status) -> Status {
         Code::Ok => Code::Unknown,
         code => code,
     };
-    let details =
-        if status.details.is_empty() { Bytes::new() } else { Bytes::from(status.encode_to_vec()) };
+    let details = if status.details.is_empty() { Bytes::new() } else { Bytes::from(status.encode_to_vec()) };
     Status::with_details(code, status.message, details)
 }
 
@@ -40,7 +38,9 @@ pub fn to_headers(status: &Status) -> HeaderMap {
 /// What a finished gRPC response said, from its trailers, or its headers if it had no body.
 pub fn of_response(headers: Option<&HeaderMap>) -> Status {
     headers.and_then(Status::from_header_map).unwrap_or_else(|| {
-        Status::unavailable("the stream ended without a status: the connection or a proxy on the way broke it")
+        Status::unavailable(
+            "the stream ended without a status: the connection or a proxy on the way broke it",
+        )
     })
 }
 

@@ -13,8 +13,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use http::{HeaderMap, Request, Response};
 use async_trait::async_trait;
+use http::{HeaderMap, Request, Response};
 use http_body_util::BodyExt;
 use tarbet_identity::Secret;
 use tarbet_link::{Backoff, Body, NetConnector, NetDialer, WebSocketLimits, accept_websocket};
@@ -31,7 +31,7 @@ use tonic::Status;
 use self::site::Site;
 
 /// Long enough for a busy machine; nothing waits for it when things go well.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// How much repetition is wanted.
 fn effort() -> usize {
@@ -161,7 +161,8 @@ impl Gateway {
                                 Over::Tcp => server.serve(stream, Carrier::Plain, moving).await,
                                 Over::WebSocket => {
                                     let limits = WebSocketLimits::default();
-                                    let Ok((socket, _, _)) = accept_websocket(stream, &["ws-tunnel"], limits).await
+                                    let Ok((socket, _, _)) =
+                                        accept_websocket(stream, &["ws-tunnel"], limits).await
                                     else {
                                         return;
                                     };
@@ -189,7 +190,8 @@ impl Gateway {
     }
 
     fn caller(&self, agent: i64) -> AgentCaller {
-        let options = RequestOptions { prefix: self.prefix, impersonation: None, product: "gitlab-kas/test".into() };
+        let options =
+            RequestOptions { prefix: self.prefix, impersonation: None, product: "gitlab-kas/test".into() };
         AgentCaller { pool: self.pool.clone(), agent, max_wait: PATIENCE, options }
     }
 

@@ -64,7 +64,11 @@ impl Channel {
             next: AtomicUsize::new(0),
             changed: watch::Sender::new(()),
             headers: call_headers(config),
-            origin: format!("{}://{host}:{}", if config.address.tls() { "https" } else { "http" }, address.port()),
+            origin: format!(
+                "{}://{host}:{}",
+                if config.address.tls() { "https" } else { "http" },
+                address.port()
+            ),
         }
     }
 
@@ -157,7 +161,9 @@ impl Slot {
                             moved = begun.elapsed() >= SETTLED;
                             None
                         }
-                        Err(error) => Some(format!("agent → kas {}: the connection broke ({error})", self.address)),
+                        Err(error) => {
+                            Some(format!("agent → kas {}: the connection broke ({error})", self.address))
+                        }
                     }
                 }
                 Err(trouble) => Some(trouble),
@@ -174,9 +180,7 @@ impl Slot {
         }
     }
 
-    async fn connect(
-        &self,
-    ) -> Result<(Handle, impl Future<Output = hyper::Result<()>> + use<>), String> {
+    async fn connect(&self) -> Result<(Handle, impl Future<Output = hyper::Result<()>> + use<>), String> {
         let stream = self.connector.connect(&self.address).await.map_err(|error| {
             format!("agent → kas {}: {}", self.address, tarbet_telemetry::problem::chain(&error))
         })?;

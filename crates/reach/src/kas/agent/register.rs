@@ -94,7 +94,8 @@ async fn configuration(core: &Core, commit: &mut String) -> Result<(), Status> {
         agent_meta: Some(core.config.meta.clone()),
         skip_register: true,
     };
-    let mut answer = core.channel.call(Rpc::GetConfiguration.path(core.config.prefix), whole(&request)).await?;
+    let mut answer =
+        core.channel.call(Rpc::GetConfiguration.path(core.config.prefix), whole(&request)).await?;
     while let Some(message) = answer.message().await? {
         let response = agent_configuration::ConfigurationResponse::decode(message)
             .map_err(|_| Status::invalid_argument("kas → agent: the configuration cannot be read"))?;

@@ -61,8 +61,9 @@ impl Services {
     }
 
     pub(super) fn find(&self, method: &MethodPath) -> Option<Arc<dyn Service>> {
-        let offers =
-            |service: &&Arc<dyn Service>| service.name() == method.service() && service.methods().contains(&method.method());
+        let offers = |service: &&Arc<dyn Service>| {
+            service.name() == method.service() && service.methods().contains(&method.method())
+        };
         self.0.iter().find(offers).cloned()
     }
 }

@@ -17,7 +17,7 @@ pub struct Sizes {
 
 impl Default for Sizes {
     fn default() -> Self {
-        Self { min_idle: 2, step: 10, max: 500, retire: Duration::from_secs(60) }
+        Self { min_idle: 2, step: 10, max: 500, retire: Duration::from_mins(1) }
     }
 }
 
@@ -70,7 +70,7 @@ mod tests {
         /// Whatever happens, there are never more than allowed, and there is an idle one unless all are busy.
         #[test]
         fn bounds_hold(events in proptest::collection::vec((0u8..3, 0u64..120), 0..300), min_idle in 1usize..4, step in 1usize..12, extra in 0usize..40) {
-            let sizes = Sizes { min_idle, step, max: min_idle + extra, retire: Duration::from_secs(60) };
+            let sizes = Sizes { min_idle, step, max: min_idle + extra, retire: Duration::from_mins(1) };
             let mut counts = Counts { idle: sizes.at_start(), busy: 0 };
             for (event, unused) in events {
                 match event {

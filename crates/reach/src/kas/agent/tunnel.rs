@@ -144,7 +144,8 @@ async fn dispatch(
     requests: Requests,
     replies: &mut Replies,
 ) -> Result<(), Status> {
-    let method = MethodPath::parse(&info.method_name).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let method =
+        MethodPath::parse(&info.method_name).map_err(|error| Status::invalid_argument(error.to_string()))?;
     let service = core
         .services
         .find(&method)

@@ -47,7 +47,9 @@ pub enum OwnUrlError {
     #[error("no address of this machine is in OWN_PRIVATE_API_CIDR {0}")]
     NoAddress(String),
     /// The listener binds every address, so none of them is the one.
-    #[error("the private API listens on every address; set OWN_PRIVATE_API_URL to the one others reach it by")]
+    #[error(
+        "the private API listens on every address; set OWN_PRIVATE_API_URL to the one others reach it by"
+    )]
     Wildcard,
 }
 
@@ -105,9 +107,13 @@ mod tests {
         assert_eq!(of(url.clone(), "0.0.0.0:8155").unwrap(), "grpcs://kas-1:9000");
         let cidr = |text: &str| OwnUrlSettings { cidr: Some(text.into()), ..none.clone() };
         assert_eq!(of(cidr("10.0.0.0/8"), "0.0.0.0:8155").unwrap(), "grpc://10.1.2.3:8155");
-        let full = OwnUrlSettings { scheme: Some("grpcs".into()), port: Some("9".into()), ..cidr("fd00::/8") };
+        let full =
+            OwnUrlSettings { scheme: Some("grpcs".into()), port: Some("9".into()), ..cidr("fd00::/8") };
         assert_eq!(of(full, "[::]:8155").unwrap(), "grpcs://[fd00::7]:9");
-        assert_eq!(of(cidr("192.168.0.0/16"), "0.0.0.0:1"), Err(OwnUrlError::NoAddress("192.168.0.0/16".into())));
+        assert_eq!(
+            of(cidr("192.168.0.0/16"), "0.0.0.0:1"),
+            Err(OwnUrlError::NoAddress("192.168.0.0/16".into()))
+        );
         assert!(matches!(of(cidr("10/8x"), "0.0.0.0:1"), Err(OwnUrlError::Cidr(_))));
         let both = OwnUrlSettings { cidr: Some("10.0.0.0/8".into()), ..url };
         assert_eq!(of(both, "0.0.0.0:1"), Err(OwnUrlError::Both));

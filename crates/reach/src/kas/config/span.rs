@@ -24,7 +24,11 @@ impl Span {
         let number = text.strip_suffix('s')?;
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
         let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-        if !digits(whole) || !digits(fraction) || fraction.len() > 9 || (whole.is_empty() && fraction.is_empty()) {
+        if !digits(whole)
+            || !digits(fraction)
+            || fraction.len() > 9
+            || (whole.is_empty() && fraction.is_empty())
+        {
             return None;
         }
         let seconds = if whole.is_empty() { 0 } else { whole.parse().ok()? };
@@ -53,10 +57,14 @@ mod tests {
 
     #[test]
     fn seconds_and_parts_of_them() {
-        for (text, millis) in [("5s", 5000), ("0s", 0), ("0.25s", 250), (".5s", 500), ("1.s", 1000), ("86400s", 86_400_000)] {
+        for (text, millis) in
+            [("5s", 5000), ("0s", 0), ("0.25s", 250), (".5s", 500), ("1.s", 1000), ("86400s", 86_400_000)]
+        {
             assert_eq!(Span::parse(text).unwrap().get(), Duration::from_millis(millis), "{text}");
         }
-        for text in ["", "s", "5", "5m", "-5s", "+5s", ".s", "1.0000000001s", "1e3s", "99999999999999s", " 5s"] {
+        for text in
+            ["", "s", "5", "5m", "-5s", "+5s", ".s", "1.0000000001s", "1e3s", "99999999999999s", " 5s"]
+        {
             assert_eq!(Span::parse(text), None, "{text}");
         }
     }

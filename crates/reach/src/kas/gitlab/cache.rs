@@ -47,19 +47,18 @@ impl<T: Send + Sync + 'static> Cache<T> {
         let now = Instant::now();
         let flight = {
             let mut entries = locked(&self.entries);
-            match entries.get(&key).filter(|entry| self.is_good(entry, now)) {
-                Some(entry) => entry.flight.clone(),
-                None => {
-                    if entries.len() >= MAX_ENTRIES {
-                        entries.retain(|_, entry| self.is_good(entry, now));
-                    }
-                    if entries.len() >= MAX_ENTRIES {
-                        entries.clear();
-                    }
-                    let flight = ask().map(|answer| answer.map(Arc::new)).boxed().shared();
-                    entries.insert(key, Entry { asked: now, flight: flight.clone() });
-                    flight
+            if let Some(entry) = entries.get(&key).filter(|entry| self.is_good(entry, now)) {
+                entry.flight.clone()
+            } else {
+                if entries.len() >= MAX_ENTRIES {
+                    entries.retain(|_, entry| self.is_good(entry, now));
                 }
+                if entries.len() >= MAX_ENTRIES {
+                    entries.clear();
+                }
+                let flight = ask().map(|answer| answer.map(Arc::new)).boxed().shared();
+                entries.insert(key, Entry { asked: now, flight: flight.clone() });
+                flight
             }
         };
         flight.await
@@ -89,7 +88,7 @@ mod tests {
 
     impl Oracle {
         fn new() -> Self {
-            Self { cache: Cache::new(Duration::from_secs(60), Duration::from_secs(10)), asked: Arc::default() }
+            Self { cache: Cache::new(Duration::from_mins(1), Duration::from_secs(10)), asked: Arc::default() }
         }
 
         async fn ask(&self, key: u8, error: Option<GitlabError>) -> Answer<usize> {
@@ -111,7 +110,7 @@ mod tests {
         for (key, error, seconds) in [(1, None, 60), (2, Some(refused), 10), (3, Some(broken), 1)] {
             let before = oracle.asked.load(Ordering::SeqCst);
             let first = oracle.ask(key, error.clone()).await;
-            tokio::time::advance(Duration::from_secs(seconds) - Duration::from_millis(1)).await;
+            tokio::time::advance(Duration::from_millis(seconds * 1000 - 1)).await;
             assert_eq!(oracle.ask(key, error.clone()).await, first);
             assert_eq!(oracle.asked.load(Ordering::SeqCst), before + 1);
             tokio::time::advance(Duration::from_millis(1)).await;

@@ -27,7 +27,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// The largest answer that is read.
 const MAX_ANSWER: usize = 1 << 20;
 /// A revoked token must be dead within a minute.
-const LONGEST_GOOD: Duration = Duration::from_secs(60);
+const LONGEST_GOOD: Duration = Duration::from_mins(1);
 
 /// How to ask GitLab.
 #[derive(Clone, Debug)]
@@ -108,7 +108,8 @@ impl GitlabClient {
         let key = key(&["agent", token.expose()]);
         let ask = || {
             async move {
-                let headers = asker.as_us().with(AUTHORIZATION.as_str(), &format!("Bearer {}", token.expose()));
+                let headers =
+                    asker.as_us().with(AUTHORIZATION.as_str(), &format!("Bearer {}", token.expose()));
                 let info: AgentInfo = asker.ask(Method::GET, AGENT_INFO, headers, None).await?;
                 info.check().map_err(|what| malformed(AGENT_INFO, what))?;
                 Ok(info)
@@ -134,7 +135,10 @@ impl GitlabClient {
     }
 
     /// Whether a person may use an agent, and as whom. `None` for credentials that are not a person's.
-    pub async fn authorize_proxy_user(&self, credential: &Credential) -> Option<Result<Arc<ProxyUser>, GitlabError>> {
+    pub async fn authorize_proxy_user(
+        &self,
+        credential: &Credential,
+    ) -> Option<Result<Arc<ProxyUser>, GitlabError>> {
         let (body, key) = match credential {
             Credential::PersonalToken { agent_id, token } => (
                 serde_json::json!({
@@ -156,7 +160,8 @@ impl GitlabClient {
         let ask = || -> BoxFuture<'static, _> {
             async move {
                 let headers = asker.as_us();
-                let user: ProxyUser = asker.ask(Method::POST, AUTHORIZE_PROXY_USER, headers, Some(body)).await?;
+                let user: ProxyUser =
+                    asker.ask(Method::POST, AUTHORIZE_PROXY_USER, headers, Some(body)).await?;
                 if user.agent.id != agent_id {
                     return Err(malformed(AUTHORIZE_PROXY_USER, "it is about another agent"));
                 }
@@ -222,12 +227,12 @@ impl Asker {
         headers: Headers,
         body: Option<serde_json::Value>,
     ) -> Result<T, GitlabError> {
-        let unavailable = |error: reqwest::Error| {
-            GitlabError::Unavailable { path, cause: chain(&error.without_url()) }
-        };
+        let unavailable =
+            |error: reqwest::Error| GitlabError::Unavailable { path, cause: chain(&error.without_url()) };
         let mut url = self.address.clone();
         url.set_path(&format!("{}{path}", self.address.path().trim_end_matches('/')));
-        let mut request = self.http.request(method, url).headers(headers.0).header(ACCEPT, "application/json");
+        let mut request =
+            self.http.request(method, url).headers(headers.0).header(ACCEPT, "application/json");
         if let Some(body) = body {
             request = request.json(&body);
         }
@@ -238,7 +243,8 @@ impl Asker {
             500.. => return Err(GitlabError::Unavailable { path, cause: format!("HTTP {status}") }),
             _ => return Err(GitlabError::Refused { status, path }),
         }
-        let kind = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let kind =
+            response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         if kind.split(';').next().map(str::trim) != Some("application/json") {
             return Err(malformed(path, "it is not JSON"));
         }

@@ -92,19 +92,21 @@ impl Credential {
     }
 
     fn from_bearer(token: &str) -> Result<Option<Self>, BadCredential> {
-        let Some((kind, rest)) = token.split_once(':').filter(|(kind, _)| matches!(*kind, "ci" | "pat" | "plrl"))
+        let Some((kind, rest)) =
+            token.split_once(':').filter(|(kind, _)| matches!(*kind, "ci" | "pat" | "plrl"))
         else {
             return Ok(None);
         };
-        let (agent, token) = rest.split_once(':').filter(|(_, token)| !token.is_empty()).ok_or(BadCredential::Form)?;
+        let (agent, token) =
+            rest.split_once(':').filter(|(_, token)| !token.is_empty()).ok_or(BadCredential::Form)?;
         let token = Secret::from(token);
         Ok(Some(match kind {
             "ci" => Self::CiJob { agent_id: agent_id(agent)?, token },
             "pat" => Self::PersonalToken { agent_id: agent_id(agent)?, token },
             _ => {
                 let cluster = Uuid::try_parse(agent).map_err(|_| BadCredential::Cluster)?;
-                let [a, b, c, d, e, f, g, h, ..] = *cluster.as_bytes();
-                Self::Plural { agent_id: i64::from_be_bytes([a, b, c, d, e, f, g, h]), cluster, token }
+                let (high, _) = cluster.as_u64_pair();
+                Self::Plural { agent_id: high.cast_signed(), cluster, token }
             }
         }))
     }
@@ -170,7 +172,8 @@ pub fn strip_credential_query(uri: &Uri) -> Uri {
             !matches!(name.as_deref(), Some(AGENT_QUERY | CSRF_QUERY))
         })
         .collect();
-    let path = if kept.is_empty() { uri.path().to_owned() } else { format!("{}?{}", uri.path(), kept.join("&")) };
+    let path =
+        if kept.is_empty() { uri.path().to_owned() } else { format!("{}?{}", uri.path(), kept.join("&")) };
     let mut parts = uri.clone().into_parts();
     match path.parse() {
         Ok(path) => {
@@ -199,11 +202,15 @@ mod tests {
 
     #[test]
     fn bearers_of_each_kind() {
-        let Ok(Some(Credential::CiJob { agent_id: 7, token })) = bearer("ci:7:job:with:colons") else { panic!() };
+        let Ok(Some(Credential::CiJob { agent_id: 7, token })) = bearer("ci:7:job:with:colons") else {
+            panic!()
+        };
         assert!(token.matches("job:with:colons"));
         let pat = bearer("pat:12:glpat-x").unwrap().unwrap();
         assert_eq!((pat.agent_id(), pat.access_type()), (12, Some("personal_access_token")));
-        let Ok(Some(Credential::Plural { agent_id, .. })) = bearer("plrl:01020304-0506-0708-090a-0b0c0d0e0f10:x") else {
+        let Ok(Some(Credential::Plural { agent_id, .. })) =
+            bearer("plrl:01020304-0506-0708-090a-0b0c0d0e0f10:x")
+        else {
             panic!()
         };
         assert_eq!(agent_id, 0x0102_0304_0506_0708);

@@ -147,7 +147,8 @@ mod tests {
                 "gitlab:project_env_tier:3:production",
             ]
         );
-        let keys: Vec<_> = who.extra.iter().map(|(key, _)| key.strip_prefix("agent.gitlab.com/").unwrap()).collect();
+        let keys: Vec<_> =
+            who.extra.iter().map(|(key, _)| key.strip_prefix("agent.gitlab.com/").unwrap()).collect();
         assert_eq!(
             keys,
             [
@@ -197,7 +198,10 @@ mod tests {
                 "gitlab:group_role:2:owner"
             ]
         );
-        assert_eq!(who.extra[2], ("agent.gitlab.com/access_type".to_owned(), vec!["session_cookie".to_owned()]));
+        assert_eq!(
+            who.extra[2],
+            ("agent.gitlab.com/access_type".to_owned(), vec!["session_cookie".to_owned()])
+        );
         let mut as_agent = user.clone();
         as_agent.access_as = serde_json::from_str(r#"{"agent": {}}"#).unwrap();
         assert_eq!(access_of_user(&as_agent, "x"), Some(Access::AsAgent));

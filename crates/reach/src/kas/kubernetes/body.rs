@@ -92,10 +92,7 @@ impl Body for ReplyBody {
     type Data = Bytes;
     type Error = Status;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         use grpctool::http_response::Message as Kind;
         let this = self.get_mut();
         loop {
@@ -217,10 +214,7 @@ impl Body for RequestBody {
     type Data = Bytes;
     type Error = Status;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         use grpctool::http_request::Message as Kind;
         let this = self.get_mut();
         while !this.done {
@@ -235,7 +229,9 @@ impl Body for RequestBody {
                 Ok(Some(Kind::Trailer(_)) | None) => this.done = true,
                 Ok(Some(_)) => {
                     this.done = true;
-                    return Poll::Ready(Some(Err(this.frames.malformed("a frame of an upgrade without one"))));
+                    return Poll::Ready(Some(Err(this
+                        .frames
+                        .malformed("a frame of an upgrade without one"))));
                 }
                 Err(status) => {
                     this.done = true;

@@ -87,7 +87,9 @@ pub(super) fn to_wire(headers: &HeaderMap) -> Result<Meta, Status> {
 
 fn text(name: &HeaderName, value: &HeaderValue) -> Result<String, Status> {
     std::str::from_utf8(value.as_bytes()).map(ToOwned::to_owned).map_err(|_| {
-        Status::invalid_argument(format!("the header `{name}` is not UTF-8 and cannot be carried by a tunnel"))
+        Status::invalid_argument(format!(
+            "the header `{name}` is not UTF-8 and cannot be carried by a tunnel"
+        ))
     })
 }
 

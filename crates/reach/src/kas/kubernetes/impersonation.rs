@@ -53,7 +53,10 @@ impl Impersonation {
     pub fn to_any(&self, prefix: Prefix) -> Any {
         let value = match prefix {
             Prefix::Gitlab => {
-                let extra = self.extra.iter().map(|(key, val)| gitlab::ExtraKeyVal { key: key.clone(), val: val.clone() });
+                let extra = self
+                    .extra
+                    .iter()
+                    .map(|(key, val)| gitlab::ExtraKeyVal { key: key.clone(), val: val.clone() });
                 let config = gitlab::ImpersonationConfig {
                     username: self.username.clone(),
                     groups: self.groups.clone(),
@@ -120,7 +123,8 @@ impl Impersonation {
             ));
         }
         let mut add = |name: &str, value: &str| {
-            let illegal = || Status::invalid_argument("HttpRequest: impersonation that makes no legal header");
+            let illegal =
+                || Status::invalid_argument("HttpRequest: impersonation that makes no legal header");
             let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| illegal())?;
             headers.append(name, HeaderValue::from_str(value).map_err(|_| illegal())?);
             Ok::<_, Status>(())
@@ -133,7 +137,8 @@ impl Impersonation {
             add("impersonate-uid", &self.uid)?;
         }
         for (key, values) in &self.extra {
-            let name = format!("impersonate-extra-{}", utf8_percent_encode(key, IN_NAME)).to_ascii_lowercase();
+            let name =
+                format!("impersonate-extra-{}", utf8_percent_encode(key, IN_NAME)).to_ascii_lowercase();
             for value in values {
                 add(&name, value)?;
             }
@@ -174,8 +179,11 @@ mod tests {
         assert_eq!(Impersonation::from_any(&any, Prefix::Plural).unwrap(), Some(who.clone()));
         // Field 3 is the uid for one and a role for the other.
         let as_gitlab = Any { type_url: Prefix::Gitlab.type_url(EXTRA), ..any.clone() };
-        assert!(Impersonation::from_any(&as_gitlab, Prefix::Gitlab).is_err_and(|s| s.code() == tonic::Code::InvalidArgument)
-            || Impersonation::from_any(&as_gitlab, Prefix::Gitlab).unwrap().unwrap().uid == "r");
+        assert!(
+            Impersonation::from_any(&as_gitlab, Prefix::Gitlab)
+                .is_err_and(|s| s.code() == tonic::Code::InvalidArgument)
+                || Impersonation::from_any(&as_gitlab, Prefix::Gitlab).unwrap().unwrap().uid == "r"
+        );
         assert!(Impersonation::from_any(&any, Prefix::Gitlab).is_err());
     }
 

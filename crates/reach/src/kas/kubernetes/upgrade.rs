@@ -79,7 +79,11 @@ impl Duplex for UpgradedCall {
 }
 
 impl AsyncRead for UpgradedCall {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, target: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        target: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         ready!(this.poll_chunk(cx))?;
         let count = this.chunk.len().min(target.remaining());

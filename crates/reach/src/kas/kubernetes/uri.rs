@@ -67,7 +67,10 @@ mod tests {
     fn escapes_are_lost_and_order_is_kept_by_key() {
         let (path, query) = take_apart(&"/api/v1/x%2Fy?b=2&a=1&b=3".parse().unwrap()).unwrap();
         assert_eq!(path, "/api/v1/x/y");
-        assert_eq!((&query["a"].value[..], &query["b"].value[..]), (&["1".into()][..], &["2".into(), "3".into()][..]));
+        assert_eq!(
+            (&query["a"].value[..], &query["b"].value[..]),
+            (&["1".into()][..], &["2".into(), "3".into()][..])
+        );
         assert_eq!(put_together(&path, &query).unwrap(), "/api/v1/x/y?a=1&b=2&b=3");
     }
 

@@ -122,7 +122,8 @@ fn a_list_that_grows_beyond_a_frame_is_split() {
     let mut block = vec![0x40, 1, b'x', 0x7f, 0xa1, 0x1e];
     block.extend([b'y'; 4000]);
     block.extend([0xbe; 10]);
-    let out = frames(&mended(&[REAL.to_vec(), frame(HEADERS, END_HEADERS, 1, &block)].concat(), 999).unwrap());
+    let out =
+        frames(&mended(&[REAL.to_vec(), frame(HEADERS, END_HEADERS, 1, &block)].concat(), 999).unwrap());
     assert!(out.len() > 1 && out.iter().all(|(.., payload)| payload.len() <= FRAME));
     assert_eq!(out.iter().map(|frame| frame.0).collect::<Vec<_>>(), [HEADERS, CONTINUATION, CONTINUATION]);
     assert_eq!(out.iter().map(|frame| frame.1).collect::<Vec<_>>(), [0, 0, END_HEADERS]);
@@ -142,7 +143,7 @@ fn refusals() {
     let cases = [
         (frame(HEADERS, END_HEADERS, 1, &bomb), MendError::Headers(HpackError::List)),
         (frame(HEADERS, END_HEADERS, 1, &[0xbe]), MendError::Headers(HpackError::Index)),
-        (frame(HEADERS, END_HEADERS, 1, &[0; 17_000]), MendError::TooLarge),
+        (frame(HEADERS, END_HEADERS, 1, &vec![0; 17_000]), MendError::TooLarge),
         (frame(HEADERS, END_HEADERS | PADDED, 1, &[5, 1]), MendError::Short),
         (frame(HEADERS, END_HEADERS | PADDED, 1, &[]), MendError::Short),
         (frame(HEADERS, END_HEADERS | PRIORITY, 1, &[1, 2, 3]), MendError::Short),

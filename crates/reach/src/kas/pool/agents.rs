@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::{Agent, AgentView, Lane, PoolEvent, Tunnel, shutting_down};
+use super::{Agent, AgentView, Idle, Lane, PoolEvent, Tunnel, shutting_down};
 use crate::kas::descriptor::{Descriptor, Memo};
 use crate::kas::outbox::Outbox;
 use crate::kas::prefix::MethodPath;
@@ -17,7 +17,7 @@ use crate::kas::prefix::MethodPath;
 type Reply = oneshot::Sender<Result<Tunnel, Status>>;
 
 pub(super) enum Found {
-    Lane(Lane),
+    Lane(Idle),
     Wait(oneshot::Receiver<Result<Tunnel, Status>>),
 }
 
@@ -33,7 +33,7 @@ struct Entry {
     /// Set while it is reported as connected.
     agent: Option<Arc<Agent>>,
     memo: Memo,
-    parked: BTreeMap<u64, Lane>,
+    parked: BTreeMap<u64, Idle>,
     live: HashMap<u64, Live>,
     waiting: BTreeMap<u64, Waiter>,
     vacant_since: Option<Instant>,
@@ -42,10 +42,19 @@ struct Entry {
 }
 
 /// A tunnel whose stream is open, idle or in use.
-pub(super) struct Live {
+struct Live {
     connection: u64,
     descriptor: Arc<Descriptor>,
     outbox: Outbox,
+}
+
+/// What is left of a tunnel whose stream ended, to be dropped outside the lock.
+#[derive(Default)]
+pub(super) struct Left {
+    _lane: Option<Idle>,
+    _live: Option<Live>,
+    /// Whether somebody must begin to watch over the vacancy.
+    pub(super) begin_watch: bool,
 }
 
 struct Waiter {
@@ -58,7 +67,7 @@ impl Entry {
         self.agent.is_none() && self.live.is_empty() && self.waiting.is_empty() && !self.watched
     }
 
-    fn oldest_lane(&mut self, method: &MethodPath) -> Option<Lane> {
+    fn oldest_lane(&mut self, method: &MethodPath) -> Option<Idle> {
         let id = *self.parked.iter().find(|(_, lane)| lane.descriptor.has(method))?.0;
         self.parked.remove(&id)
     }
@@ -105,7 +114,7 @@ impl Agents {
     }
 
     /// Finds the caller an idle tunnel is for, or parks it. `Err` gives it back for good.
-    pub(super) fn settle(&mut self, lane: Lane) -> Result<Option<(Reply, Lane)>, Lane> {
+    pub(super) fn settle(&mut self, lane: Idle) -> Result<Option<(Reply, Idle)>, Idle> {
         if self.closed {
             return Err(lane);
         }
@@ -121,7 +130,7 @@ impl Agents {
         Ok(None)
     }
 
-    pub(super) fn take(&mut self, agent: i64, method: &MethodPath) -> Option<Lane> {
+    pub(super) fn take(&mut self, agent: i64, method: &MethodPath) -> Option<Idle> {
         self.by_id.get_mut(&agent)?.oldest_lane(method)
     }
 
@@ -179,20 +188,20 @@ impl Agents {
         Status::deadline_exceeded(text)
     }
 
-    /// The stream of a tunnel ended. Tells whether a watch over the vacancy must begin.
-    pub(super) fn leave(&mut self, agent: i64, lane: u64) -> (Option<(Live, Option<Lane>)>, bool) {
-        let Some(entry) = self.by_id.get_mut(&agent) else { return (None, false) };
-        let parked = entry.parked.remove(&lane);
-        let left = entry.live.remove(&lane).map(|live| (live, parked));
+    /// The stream of a tunnel ended.
+    pub(super) fn leave(&mut self, agent: i64, lane: u64) -> Left {
+        let Some(entry) = self.by_id.get_mut(&agent) else { return Left::default() };
+        let mut left =
+            Left { _lane: entry.parked.remove(&lane), _live: entry.live.remove(&lane), begin_watch: false };
         if !entry.live.is_empty() || entry.agent.is_none() {
             if entry.is_empty() {
                 self.by_id.remove(&agent);
             }
-            return (left, false);
+            return left;
         }
         entry.vacant_since = Some(Instant::now());
-        let begin = !std::mem::replace(&mut entry.watched, true);
-        (left, begin)
+        left.begin_watch = !std::mem::replace(&mut entry.watched, true);
+        left
     }
 
     /// Reports a vacant agent as gone if its time is over; else says how long to wait on.
@@ -215,12 +224,12 @@ impl Agents {
         None
     }
 
-    pub(super) fn release(&mut self, agent: i64, connection: u64) -> Vec<Lane> {
+    pub(super) fn release(&mut self, agent: i64, connection: u64) -> Vec<Idle> {
         let Some(entry) = self.by_id.get_mut(&agent) else { return Vec::new() };
         entry.parked.extract_if(.., |_, lane| lane.connection == connection).map(|(_, lane)| lane).collect()
     }
 
-    pub(super) fn evict(&mut self, agent: i64, connection: Option<u64>) -> (Vec<Lane>, Vec<Outbox>) {
+    pub(super) fn evict(&mut self, agent: i64, connection: Option<u64>) -> (Vec<Idle>, Vec<Outbox>) {
         let Some(entry) = self.by_id.get_mut(&agent) else { return Default::default() };
         let meant = |other: u64| connection.is_none_or(|connection| connection == other);
         let lanes =
@@ -229,7 +238,7 @@ impl Agents {
         (lanes, streams.map(|live| live.outbox.clone()).collect())
     }
 
-    pub(super) fn close(&mut self) -> (Vec<Lane>, Vec<Reply>) {
+    pub(super) fn close(&mut self) -> (Vec<Idle>, Vec<Reply>) {
         self.closed = true;
         let (mut lanes, mut waiters) = (Vec::new(), Vec::new());
         for entry in self.by_id.values_mut() {

@@ -15,6 +15,9 @@ use crate::kas::order::Track;
 use crate::kas::outbox::Outbox;
 use crate::kas::prefix::MethodPath;
 
+/// A tunnel in which nothing happens.
+pub(crate) type Idle = Box<Lane>;
+
 /// An idle tunnel.
 pub(crate) struct Lane {
     pub(crate) id: u64,
@@ -29,14 +32,14 @@ pub(crate) struct Lane {
 
 impl Lane {
     /// Ends it with OK, which asks the agent for a new one.
-    pub(crate) fn dismiss(self) {
+    pub(crate) fn dismiss(self: Box<Self>) {
         self.outbox.answer(&Status::ok(""));
     }
 
     /// The lane itself, if nothing has happened to it while it was idle.
     ///
     /// An idle tunnel has nothing to say. One that has, or that has ended, is of no use to a caller.
-    pub(crate) fn fresh(mut self) -> Option<Self> {
+    pub(crate) fn fresh(mut self: Box<Self>) -> Option<Box<Self>> {
         if self.outbox.is_gone() {
             return None;
         }
@@ -61,15 +64,15 @@ impl Lane {
 /// An idle tunnel in a caller's hands. Dropped unused, it goes back to the pool.
 pub struct Tunnel {
     pool: TunnelPool,
-    lane: Option<Lane>,
+    lane: Option<Idle>,
 }
 
 impl Tunnel {
-    pub(super) fn new(pool: TunnelPool, lane: Lane) -> Self {
+    pub(super) fn new(pool: TunnelPool, lane: Idle) -> Self {
         Self { pool, lane: Some(lane) }
     }
 
-    pub(super) fn into_lane(mut self) -> Option<Lane> {
+    pub(super) fn into_lane(mut self) -> Option<Idle> {
         self.lane.take()
     }
 
@@ -95,9 +98,10 @@ impl Tunnel {
     /// Nothing is sent before the first flush of the call, so that the request may leave in one piece.
     pub fn start(mut self, method: &MethodPath, metadata: &HeaderMap) -> Result<Call, Status> {
         let entries = meta::to_wire(metadata)?;
-        let Some(Lane { inbox, outbox, track, .. }) = self.lane.take() else {
+        let Some(lane) = self.lane.take() else {
             return Err(Status::internal("the tunnel was taken twice"));
         };
+        let Lane { inbox, outbox, track, .. } = *lane;
         outbox.push(|buffer| put_request_info(buffer, method.as_str(), entries));
         Ok(Call::new(inbox, outbox, track, Envelope::Tunnel))
     }

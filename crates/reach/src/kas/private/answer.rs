@@ -58,14 +58,17 @@ where
     B::Error: Into<BoxError>,
 {
     let (head, body) = request.into_parts();
-    let method = MethodPath::parse(head.uri.path()).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let method =
+        MethodPath::parse(head.uri.path()).map_err(|error| Status::invalid_argument(error.to_string()))?;
     let mut ids = head.headers.get_all(AGENT_ID).iter();
     let agent = match (ids.next().and_then(|id| id.to_str().ok()), ids.next()) {
         (Some(id), None) => id.parse().ok(),
         _ => None,
     };
     let agent = agent.ok_or_else(|| {
-        Status::invalid_argument(format!("gateway → gateway: exactly one `{AGENT_ID}` with a number is needed"))
+        Status::invalid_argument(format!(
+            "gateway → gateway: exactly one `{AGENT_ID}` with a number is needed"
+        ))
     })?;
     let inbox = Inbox::new(&head.headers, body)?;
     Ok((Asked { agent, method, metadata: head.headers }, inbox))
@@ -87,7 +90,8 @@ async fn exchange(pool: TunnelPool, asked: Asked, mut inbox: Inbox, outbox: Outb
         Err(status) => return outbox.answer(&status),
     };
     let forward = async {
-        let (mut inward, mut outward) = (std::pin::pin!(requests(inbox, send)), std::pin::pin!(replies(&mut recv, &outbox)));
+        let (mut inward, mut outward) =
+            (std::pin::pin!(requests(inbox, send)), std::pin::pin!(replies(&mut recv, &outbox)));
         tokio::select! {
             status = &mut outward => status,
             () = &mut inward => outward.await,
@@ -108,13 +112,12 @@ async fn offer(
     outbox: &Outbox,
     until: Instant,
 ) -> Result<Option<Tunnel>, Status> {
-    let tunnel = match pool.try_find(asked.agent, &asked.method) {
-        Some(tunnel) => tunnel,
-        None => {
-            say(outbox, response::Msg::NoTunnel(response::NoTunnel {}));
-            outbox.flush();
-            pool.find(asked.agent, &asked.method, until).await?
-        }
+    let tunnel = if let Some(tunnel) = pool.try_find(asked.agent, &asked.method) {
+        tunnel
+    } else {
+        say(outbox, response::Msg::NoTunnel(response::NoTunnel {}));
+        outbox.flush();
+        pool.find(asked.agent, &asked.method, until).await?
     };
     say(outbox, response::Msg::TunnelReady(response::TunnelReady {}));
     outbox.flush();
@@ -127,8 +130,9 @@ async fn offer(
     match first {
         None => Ok(None),
         Some(message) => {
-            kas::StartStreaming::decode(message?)
-                .map_err(|_| Status::invalid_argument("gateway → gateway: the first frame is not StartStreaming"))?;
+            kas::StartStreaming::decode(message?).map_err(|_| {
+                Status::invalid_argument("gateway → gateway: the first frame is not StartStreaming")
+            })?;
             Ok(Some(tunnel))
         }
     }

@@ -65,9 +65,9 @@ impl Link {
             Some(Rpc::Register) => self.register(request).await,
             Some(Rpc::Unregister) => self.unregister(request).await,
             Some(Rpc::GetConfiguration) => self.configure(request).await,
-            Some(Rpc::MakeRequest | Rpc::GetConnectedAgents) | None => {
-                Err(Status::unimplemented("agent → gateway: this gateway does not offer the method to agents"))
-            }
+            Some(Rpc::MakeRequest | Rpc::GetConnectedAgents) | None => Err(Status::unimplemented(
+                "agent → gateway: this gateway does not offer the method to agents",
+            )),
         };
         match outcome {
             Ok(body) => grpc(body),
@@ -93,7 +93,7 @@ impl Link {
             (Arc::new(Descriptor::read(&mut track, frame.clone())?), true)
         };
         let (outbox, body) = outbox();
-        let lane = Lane {
+        let lane = Box::new(Lane {
             id: pool.next_id(),
             connection: self.id,
             agent: Arc::clone(&agent),
@@ -101,7 +101,7 @@ impl Link {
             inbox,
             outbox,
             track,
-        };
+        });
         if self.moving.load(Ordering::Acquire) {
             lane.dismiss();
             return Ok(body);
@@ -208,7 +208,12 @@ impl Link {
             if let Err(status) = self.shared.host.admit(&token).await
                 && matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied | Code::NotFound)
             {
-                tracing::info!(agent = agent.id, site = agent.name, cause = status.message(), "The token of a connected agent is no longer valid.");
+                tracing::info!(
+                    agent = agent.id,
+                    site = agent.name,
+                    cause = status.message(),
+                    "The token of a connected agent is no longer valid."
+                );
                 self.shared.pool.evict(agent.id, Some(self.id), &status);
                 refused.push(token);
             }
@@ -273,6 +278,7 @@ async fn first(inbox: &mut Inbox) -> Result<Bytes, Status> {
 }
 
 async fn single<M: Message + Default>(inbox: &mut Inbox) -> Result<M, Status> {
-    M::decode(first(inbox).await?)
-        .map_err(|_| Status::invalid_argument("agent → gateway: the request is not the message of its method"))
+    M::decode(first(inbox).await?).map_err(|_| {
+        Status::invalid_argument("agent → gateway: the request is not the message of its method")
+    })
 }

@@ -28,7 +28,11 @@ impl<S> Mended<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Mended<S> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, target: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        target: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         // A chunk may hold only the beginning of a header block, from which nothing comes out yet.
         while this.ready.is_empty() {

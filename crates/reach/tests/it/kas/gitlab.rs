@@ -20,17 +20,20 @@ use tonic::Code;
 
 use super::*;
 
+/// Path, headers and body of a question.
+type Question = (String, HashMap<String, String>, String);
+
 /// A GitLab that knows a few tokens and remembers what it was asked.
 struct Gitlab {
     address: SocketAddr,
-    asked: Arc<Mutex<Vec<(String, HashMap<String, String>, String)>>>,
+    asked: Arc<Mutex<Vec<Question>>>,
 }
 
 impl Gitlab {
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let asked: Arc<Mutex<Vec<_>>> = Arc::default();
+        let asked: Arc<Mutex<Vec<Question>>> = Arc::default();
         let shared = Arc::clone(&asked);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -80,15 +83,19 @@ fn answer(path: &str, headers: &HashMap<String, String>, body: &str) -> Response
     let known = |name: &str| headers.get(name).map(String::as_str);
     match path {
         "/root/api/v4/internal/kubernetes/agent_info" => match known("authorization") {
-            Some("Bearer good") => json(200, r#"{"project_id": 70, "agent_id": 7, "agent_name": "lab", "gitaly_info": {}}"#),
+            Some("Bearer good") => {
+                json(200, r#"{"project_id": 70, "agent_id": 7, "agent_name": "lab", "gitaly_info": {}}"#)
+            }
             Some("Bearer forbidden") => json(403, "{}"),
             Some("Bearer absent") => json(404, "{}"),
             Some("Bearer broken") => json(502, "oops"),
             Some("Bearer empty") => json(200, r#"{"project_id": 70, "agent_id": 0, "agent_name": ""}"#),
             Some("Bearer html") => Response::new(Full::from("<html>")),
-            Some("Bearer moved") => {
-                Response::builder().status(302).header("location", "http://127.0.0.1:1/").body(Full::default()).unwrap()
-            }
+            Some("Bearer moved") => Response::builder()
+                .status(302)
+                .header("location", "http://127.0.0.1:1/")
+                .body(Full::default())
+                .unwrap(),
             Some("Bearer endless") => json(200, &" ".repeat(2 << 20)),
             _ => json(401, "{}"),
         },
@@ -97,11 +104,15 @@ fn answer(path: &str, headers: &HashMap<String, String>, body: &str) -> Response
             r#"{"allowed_agents": [{"id": 7, "config_project": {"id": 70}, "configuration": {"access_as": {"ci_job": {}}}}],
                 "job": {"id": 1}, "pipeline": {"id": 2}, "project": {"id": 3, "groups": []}, "user": {"id": 4, "username": "ada"}}"#,
         ),
-        "/root/api/v4/internal/kubernetes/authorize_proxy_user" if body.contains("glpat") || body.contains("session") => json(
-            200,
-            r#"{"agent": {"id": 7, "config_project": {"id": 70}}, "user": {"id": 4, "username": "ada"},
+        "/root/api/v4/internal/kubernetes/authorize_proxy_user"
+            if body.contains("glpat") || body.contains("session") =>
+        {
+            json(
+                200,
+                r#"{"agent": {"id": 7, "config_project": {"id": 70}}, "user": {"id": 4, "username": "ada"},
                 "access_as": {"user": {"projects": [{"id": 3, "roles": ["developer"]}], "groups": []}}}"#,
-        ),
+            )
+        }
         _ => json(401, "{}"),
     }
 }
@@ -148,7 +159,10 @@ async fn refusals_are_told_apart() {
     assert!(client.agent_info(&"forbidden".into()).await.is_err());
     assert_eq!(gitlab.asked(), before, "a refusal is remembered");
 
-    let nowhere = GitlabSettings::new("http://127.0.0.1:1".parse().unwrap(), KasSigner::gitlab(SecretBytes::from(vec![7; 32])));
+    let nowhere = GitlabSettings::new(
+        "http://127.0.0.1:1".parse().unwrap(),
+        KasSigner::gitlab(SecretBytes::from(vec![7; 32])),
+    );
     let error = GitlabClient::new(nowhere).unwrap().agent_info(&"good".into()).await.unwrap_err();
     assert!(matches!(error, GitlabError::Unavailable { .. }), "{error}");
     assert!(!error.to_string().contains("good"), "{error}");
@@ -164,12 +178,18 @@ async fn callers_become_the_people_they_are() {
     assert!(!gitlab.asked.lock().unwrap()[0].1.contains_key("gitlab-kas-api-request"));
     assert!(client.allowed_agents(&"other".into()).await.is_err());
 
-    let read = |pairs: &[(&'static str, &str)]| Credential::read(&headers(pairs), &"/".parse().unwrap()).unwrap().unwrap();
+    let read = |pairs: &[(&'static str, &str)]| {
+        Credential::read(&headers(pairs), &"/".parse().unwrap()).unwrap().unwrap()
+    };
     let pat = read(&[("authorization", "Bearer pat:7:glpat-x")]);
-    let cookie = read(&[("cookie", "_gitlab_kas=session"), ("gitlab-agent-id", "7"), ("x-csrf-token", "proof")]);
+    let cookie =
+        read(&[("cookie", "_gitlab_kas=session"), ("gitlab-agent-id", "7"), ("x-csrf-token", "proof")]);
     for (credential, body) in [
         (&pat, r#"{"access_key":"glpat-x","access_type":"personal_access_token","agent_id":7}"#),
-        (&cookie, r#"{"access_key":"session","access_type":"session_cookie","agent_id":7,"csrf_token":"proof"}"#),
+        (
+            &cookie,
+            r#"{"access_key":"session","access_type":"session_cookie","agent_id":7,"csrf_token":"proof"}"#,
+        ),
     ] {
         let user = client.authorize_proxy_user(credential).await.unwrap().unwrap();
         let access = access_of_user(&user, credential.access_type().unwrap()).unwrap();

@@ -25,7 +25,8 @@ async fn an_agent_is_reported_registers_is_configured_and_leaves() {
     };
     assert_eq!((known.id, &known.name[..]), (7, "site-7"));
     until("the registration", || gateway.desk.heard("7 registered 77 v1.2.3")).await;
-    let configuration = within("a configuration", agent.configuration.wait_for(Option::is_some)).await.unwrap();
+    let configuration =
+        within("a configuration", agent.configuration.wait_for(Option::is_some)).await.unwrap();
     assert_eq!(configuration.as_ref().unwrap().agent_id, 7);
     drop(configuration);
     until("two idle tunnels", || gateway.tunnels(7) == (2, 0, 0)).await;
@@ -61,7 +62,10 @@ async fn surplus_tunnels_retire_when_they_would_be_reopened() {
     text(gateway.caller(7).send(get("/")).await.unwrap()).await;
     until("ten more", || agent.status.borrow().idle >= 11).await;
     gateway.ask_to_move();
-    until("only the needed to be left", || agent.status.borrow().idle == 2 && gateway.tunnels(7) == (2, 0, 0)).await;
+    until("only the needed to be left", || {
+        agent.status.borrow().idle == 2 && gateway.tunnels(7) == (2, 0, 0)
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -100,7 +104,10 @@ async fn who_waits_in_vain_is_told_why() {
     assert_eq!(status.code(), Code::Unimplemented);
 
     // All tunnels taken and none to come back.
-    let held = [gateway.pool.try_find(7, &make_request()).unwrap(), gateway.pool.try_find(7, &make_request()).unwrap()];
+    let held = [
+        gateway.pool.try_find(7, &make_request()).unwrap(),
+        gateway.pool.try_find(7, &make_request()).unwrap(),
+    ];
     assert!(gateway.pool.try_find(7, &make_request()).is_none());
     let status = gateway.pool.find(7, &make_request(), soon()).await.unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded);
@@ -169,7 +176,8 @@ async fn a_pool_that_closes_sends_everybody_away() {
     let running = tokio::spawn(async move { text(caller.send(get("/hold")).await.unwrap()).await });
     until("the request to arrive", || site.held() == 1).await;
     let (pool, method) = (gateway.pool.clone(), make_request());
-    let waiting = tokio::spawn(async move { pool.find(9, &method, Instant::now() + PATIENCE).await.map(drop) });
+    let waiting =
+        tokio::spawn(async move { pool.find(9, &method, Instant::now() + PATIENCE).await.map(drop) });
     until("somebody to wait", || gateway.tunnels(9).2 == 1).await;
     gateway.pool.close();
     let status = within("the waiting to be told", waiting).await.unwrap().unwrap_err();
@@ -228,7 +236,9 @@ async fn one_that_presents_no_token_is_not_kept() {
     let gateway = Gateway::start_with(Over::Tcp, config, Desk::with(&[])).await;
     let mut stream = tokio::net::TcpStream::connect(gateway.address).await.unwrap();
     let mut rest = Vec::new();
-    let end = within("the connection to be closed", tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut rest)).await;
+    let end =
+        within("the connection to be closed", tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut rest))
+            .await;
     // Closed or reset, it is the same to us.
     let _ = end;
 }

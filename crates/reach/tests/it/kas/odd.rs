@@ -24,21 +24,23 @@ fn descriptor() -> Option<Msg> {
     Descriptor::new([("test.Echo", vec!["Say"])]).to_frame().msg
 }
 
-fn message(data: &'static str) -> Option<Msg> {
-    Some(Msg::Message(tunnel::Message { data: Bytes::from(data) }))
+fn message(data: &'static str) -> Msg {
+    Msg::Message(tunnel::Message { data: Bytes::from(data) })
 }
 
-fn header() -> Option<Msg> {
-    Some(Msg::Header(tunnel::Header { meta: [("x-h".to_owned(), Values { value: vec!["1".into(), "2".into()] })].into() }))
+fn header() -> Msg {
+    Msg::Header(tunnel::Header {
+        meta: [("x-h".to_owned(), Values { value: vec!["1".into(), "2".into()] })].into(),
+    })
 }
 
-fn trailer() -> Option<Msg> {
-    Some(Msg::Trailer(tunnel::Trailer { meta: [("x-t".to_owned(), Values { value: vec!["3".into()] })].into() }))
+fn trailer() -> Msg {
+    Msg::Trailer(tunnel::Trailer { meta: [("x-t".to_owned(), Values { value: vec!["3".into()] })].into() })
 }
 
-fn error(code: Code, text: &str) -> Option<Msg> {
+fn error(code: Code, text: &str) -> Msg {
     let status = rpc::Status { code: code as i32, message: text.into(), details: Vec::new() };
-    Some(Msg::Error(tunnel::Error { status: Some(status) }))
+    Msg::Error(tunnel::Error { status: Some(status) })
 }
 
 async fn gateway() -> Gateway {
@@ -55,7 +57,8 @@ async fn parked(gateway: &Gateway, gzip: bool) -> Peer {
 }
 
 async fn open(gateway: &Gateway) -> Call {
-    let metadata = headers(&[("authorization", "Bearer kas-to-kas"), ("kas-hop-routing-agent-id", "7"), ("x-m", "v")]);
+    let metadata =
+        headers(&[("authorization", "Bearer kas-to-kas"), ("kas-hop-routing-agent-id", "7"), ("x-m", "v")]);
     let call = gateway.pool.open(7, &method(), &metadata, Instant::now() + PATIENCE).await.unwrap();
     call.send.flush();
     call
@@ -122,8 +125,8 @@ async fn what_breaks_the_order_is_refused() {
     let gateway = gateway().await;
     // Before a tunnel exists.
     let beginnings: [Vec<Option<Msg>>; 4] = [
-        vec![message("x")],
-        vec![header()],
+        vec![Some(message("x"))],
+        vec![Some(header())],
         vec![None],
         vec![Some(Msg::Descriptor(tunnel::Descriptor { agent_descriptor: None }))],
     ];
@@ -136,13 +139,13 @@ async fn what_breaks_the_order_is_refused() {
     }
     // In the middle of a call.
     let middles: [Vec<Option<Msg>>; 8] = [
-        vec![message("x")],
-        vec![trailer()],
+        vec![Some(message("x"))],
+        vec![Some(trailer())],
         vec![descriptor()],
         vec![None],
-        vec![header(), header()],
-        vec![header(), error(Code::Aborted, "x")],
-        vec![header(), trailer(), message("x")],
+        vec![Some(header()), Some(header())],
+        vec![Some(header()), Some(error(Code::Aborted, "x"))],
+        vec![Some(header()), Some(trailer()), Some(message("x"))],
         vec![Some(Msg::Error(tunnel::Error { status: None }))],
     ];
     for frames in middles {
@@ -248,10 +251,14 @@ async fn http_frames_out_of_order_are_refused_by_the_gateway() {
     let make = MethodPath::of(Rpc::MakeRequest, Prefix::Gitlab);
     let announced = || Descriptor::new([(make.service(), vec![make.method()])]).to_frame().msg;
     let ok = |status_code| {
-        Some(Kind::Header(Header { response: Some(prototool::HttpResponse { status_code, ..Default::default() }) }))
+        Some(Kind::Header(Header {
+            response: Some(prototool::HttpResponse { status_code, ..Default::default() }),
+        }))
     };
     let frame = |message: Option<Kind>| {
-        Some(Msg::Message(tunnel::Message { data: grpctool::HttpResponse { message }.encode_to_vec().into() }))
+        Some(Msg::Message(tunnel::Message {
+            data: grpctool::HttpResponse { message }.encode_to_vec().into(),
+        }))
     };
     let cases: [Vec<Option<Kind>>; 7] = [
         vec![Some(Kind::Data(Data::default()))],
@@ -311,7 +318,10 @@ async fn an_authority_that_is_a_url_is_served() {
         out
     };
     let mut body = bytes::BytesMut::new();
-    tarbet_reach::kas::frame::put(&mut body, &agent_registrar::RegisterRequest { agent_meta: None, pod_id: 5 });
+    tarbet_reach::kas::frame::put(
+        &mut body,
+        &agent_registrar::RegisterRequest { agent_meta: None, pod_id: 5 },
+    );
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bytes.extend(frame(4, 0, 0, &[]));
     // Twice: the second time the authority is a reference into the table.

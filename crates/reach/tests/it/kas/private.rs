@@ -128,9 +128,10 @@ async fn a_caller_that_leaves_at_the_entry_ends_the_call_at_the_site() {
     let (gateway, _agent, site) = connected(Over::Tcp, Prefix::Gitlab).await;
     let entry = Entry::connect(listen(&gateway.pool).await).await;
     let call = entry.open(&method(), 7).await;
-    let waiting = tokio::spawn(async move {
-        make_request(call, get("/hold"), &RequestOptions::default()).await.map(drop)
-    });
+    let waiting =
+        tokio::spawn(
+            async move { make_request(call, get("/hold"), &RequestOptions::default()).await.map(drop) },
+        );
     until("the request to arrive", || site.held() == 1).await;
     waiting.abort();
     until("the request to be given up", || site.left() == 1).await;
@@ -150,8 +151,11 @@ async fn an_early_error_keeps_its_status_and_secrets_stay_with_the_gateways() {
     send.send(&tarbet_reach::kas::frame::Raw(Bytes::from("ping"))).await.unwrap();
     let tunnel::connect_response::Msg::RequestInfo(info) = peer.hear().await.unwrap() else { panic!() };
     assert_eq!(info.meta.keys().collect::<Vec<_>>(), ["x-m"]);
-    assert!(matches!(peer.hear().await.unwrap(), tunnel::connect_response::Msg::Message(m) if m.data == "ping"));
-    let status = rpc::Status { code: Code::NotFound as i32, message: "no such thing".into(), details: Vec::new() };
+    assert!(
+        matches!(peer.hear().await.unwrap(), tunnel::connect_response::Msg::Message(m) if m.data == "ping")
+    );
+    let status =
+        rpc::Status { code: Code::NotFound as i32, message: "no such thing".into(), details: Vec::new() };
     peer.say(Some(tunnel::connect_request::Msg::Error(tunnel::Error { status: Some(status) })));
     peer.hang_up();
     assert!(matches!(within("a header", recv.part()).await, Some(Ok(Part::Header(_)))));

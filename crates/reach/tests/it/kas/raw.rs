@@ -40,22 +40,24 @@ impl Peer {
             hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
         let (sender, receiver) = mpsc::unbounded_channel();
-        let frames = futures::stream::unfold(receiver, |mut receiver: mpsc::UnboundedReceiver<Bytes>| async move {
-            Some((Ok(Frame::data(receiver.recv().await?)), receiver))
-        });
-        let request = Request::post(format!("http://{}{}", gateway.address, Rpc::Connect.path(Prefix::Gitlab)))
-            .header("content-type", "application/grpc")
-            .header("te", "trailers")
-            .header("grpc-encoding", if gzip { "gzip" } else { "identity" })
-            .header("authorization", format!("Bearer {token}"))
-            .body(UnsyncBoxBody::new(StreamBody::new(frames)))
-            .unwrap();
+        let frames =
+            futures::stream::unfold(receiver, |mut receiver: mpsc::UnboundedReceiver<Bytes>| async move {
+                Some((Ok(Frame::data(receiver.recv().await?)), receiver))
+            });
+        let request =
+            Request::post(format!("http://{}{}", gateway.address, Rpc::Connect.path(Prefix::Gitlab)))
+                .header("content-type", "application/grpc")
+                .header("te", "trailers")
+                .header("grpc-encoding", if gzip { "gzip" } else { "identity" })
+                .header("authorization", format!("Bearer {token}"))
+                .body(UnsyncBoxBody::new(StreamBody::new(frames)))
+                .unwrap();
         let response = tokio::spawn(client.send_request(request));
         Self { sender: Some(sender), gzip, response, inbox: None, _connection: client }
     }
 
-    pub(super) fn say(&self, msg: Option<Msg>) {
-        let message = tunnel::ConnectRequest { msg };
+    pub(super) fn say(&self, msg: impl Into<Option<Msg>>) {
+        let message = tunnel::ConnectRequest { msg: msg.into() };
         let mut buffer = BytesMut::new();
         if self.gzip {
             let mut encoder = GzEncoder::new(Vec::new(), Compression::default());

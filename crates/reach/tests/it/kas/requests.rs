@@ -54,10 +54,15 @@ async fn a_request_arrives_as_it_was_meant_over_every_carrier_and_prefix() {
         assert_eq!(response.headers().get_all("via").iter().count(), 2);
         let seen = text(response).await;
         assert!(seen.starts_with("PATCH /api/v1/x/y?a=1&b=2&b=3\n"), "{seen}");
-        for present in ["x-many: 1\nx-many: 2\n", "impersonate-user: ada\n", "impersonate-group: g\n", "via: gRPC/1.0"] {
+        for present in
+            ["x-many: 1\nx-many: 2\n", "impersonate-user: ada\n", "impersonate-group: g\n", "via: gRPC/1.0"]
+        {
             assert!(seen.contains(present), "{present} in {seen}");
         }
-        assert!(!seen.contains("secret") && !seen.contains("x-hop") && !seen.contains("keep-alive"), "{seen}");
+        assert!(
+            !seen.contains("secret") && !seen.contains("x-hop") && !seen.contains("keep-alive"),
+            "{seen}"
+        );
     }
 }
 
@@ -126,7 +131,8 @@ async fn a_caller_that_leaves_ends_the_call_at_the_site() {
     until("the request to be given up", || site.left() == 1).await;
     until("the tunnel to be replaced", || gateway.tunnels(7).1 == 0 && gateway.tunnels(7).0 >= 2).await;
     // And a request whose body breaks off is not taken for a whole one.
-    let broken = futures::stream::iter([Ok(Frame::data(Bytes::from("part"))), Err(std::io::Error::other("gone"))]);
+    let broken =
+        futures::stream::iter([Ok(Frame::data(Bytes::from("part"))), Err(std::io::Error::other("gone"))]);
     let request = Request::post("/sum").body(Body::new(StreamBody::new(broken))).unwrap();
     assert!(within("a failure", gateway.caller(7).send(request)).await.is_err());
 }

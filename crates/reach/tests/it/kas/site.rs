@@ -63,7 +63,8 @@ impl Site {
                 };
                 stream.set_nodelay(true).unwrap();
                 let seen = Arc::clone(&shared);
-                let service = service_fn(move |request| answer(request, Arc::clone(&seen)).map(Ok::<_, Infallible>));
+                let service =
+                    service_fn(move |request| answer(request, Arc::clone(&seen)).map(Ok::<_, Infallible>));
                 tokio::spawn(
                     hyper::server::conn::http1::Builder::new()
                         .serve_connection(TokioIo::new(stream), service)
@@ -142,7 +143,7 @@ async fn answer(mut request: Request<Incoming>, seen: Arc<Seen>) -> Reply {
     }
     let mut lines = format!("{} {}\n", request.method(), request.uri());
     for (name, value) in request.headers() {
-        lines.push_str(&format!("{name}: {}\n", value.to_str().unwrap()));
+        lines.extend([name.as_str(), ": ", value.to_str().unwrap(), "\n"]);
     }
     full(lines)
 }

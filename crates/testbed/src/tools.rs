@@ -33,6 +33,11 @@ pub(crate) async fn slurm(program: &str) -> Result<PathBuf> {
     installed("slurm", || on_path(program)).await
 }
 
+/// One program that networks are made with.
+pub(crate) async fn netlab(program: &str) -> Result<PathBuf> {
+    installed("netlab", || on_path(program)).await
+}
+
 /// The one program that is apiserver, controller-manager, scheduler and kubectl.
 pub(crate) async fn kube() -> Result<PathBuf> {
     let program = cache()?.join("kube/kube");

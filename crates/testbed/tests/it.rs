@@ -7,6 +7,7 @@ mod it {
     mod envoy;
     mod istio;
     mod kube;
+    mod netlab;
     mod ports;
     mod redis;
     mod sentinel;

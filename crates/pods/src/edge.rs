@@ -1,0 +1,291 @@
+//! The parts at the edge, put together from their settings: the API server and the plugins.
+
+mod config;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use jiff::Timestamp;
+use tarbet_identity::tls::{Acceptor, CaSource, ClientCerts, CredentialSource, ServerTls};
+use tarbet_telemetry::codes::ground;
+use tarbet_telemetry::{Coded, Health, Problem, Stage, Supervisor, problem};
+use tokio_util::sync::CancellationToken;
+
+pub use config::{EdgeConfig, Environment, Part, Tls, load};
+
+use crate::batch::runtime::Runtime;
+use crate::batch::script::{ScriptConfig, Tsocks};
+use crate::batch::{Batch, BatchConfig, BatchSystem};
+use crate::docker::{Docker, DockerConfig};
+use crate::interlink::{self, InterlinkConfig, Upstream};
+use crate::plan::Pull;
+use crate::plugin::{self, PluginConfig};
+use crate::process::Processes;
+use crate::record::Records;
+use crate::runner::Runner;
+use crate::serve::{Bind, Guard, Listener, serve};
+use crate::slurm::flags::FlagConfig;
+use crate::slurm::{Slurm, SlurmConfig};
+
+/// How often certificate files are looked at.
+const FOLLOW_CERTIFICATES: Duration = Duration::from_secs(30);
+/// How often a plugin tells its health.
+const HEALTH: Duration = Duration::from_secs(2);
+
+impl Part {
+    /// The port it listens on unless told.
+    pub fn port(self) -> u16 {
+        match self {
+            Self::Interlink => 3000,
+            Self::Docker => 4000,
+            Self::Slurm => 4001,
+            Self::Process => 4002,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Interlink => "interlink",
+            Self::Docker => "plugin docker",
+            Self::Slurm => "plugin slurm",
+            Self::Process => "plugin process",
+        }
+    }
+}
+
+/// Starts a part; it goes on under `supervisor`. Gives where it listens.
+pub async fn start(
+    part: Part,
+    config: EdgeConfig,
+    environment: &Environment,
+    supervisor: &Supervisor,
+    health: &Health,
+) -> Result<String, Problem> {
+    let (guard, tls) = (guard(&config), tls(&config)?);
+    let bind = bind(part, &config)?;
+    refuse_strangers(&bind, &guard, &config)?;
+    let listener = Listener::bind(&bind).await?;
+    let (name, told) = (part.name(), health.part(part.name()));
+    // Ends after the listener: calls that still run need it.
+    let stop = CancellationToken::new();
+    let router = match part {
+        Part::Interlink => interlink_router(&config, stop.clone()).await?,
+        _ => {
+            let runner = open(part, &config, environment, stop.clone())?;
+            supervisor.spawn(Stage::Observe, format!("{name} health"), |end| watch_health(Arc::clone(&runner), health.part(format!("{name} runtime")), end));
+            plugin::router_with(runner, PluginConfig { export: config.export_pod_data, taints: config.taints.clone() })
+        }
+    };
+    if let Some(tls) = tls.clone() {
+        supervisor.spawn(Stage::Upkeep, format!("{name} certificates"), |end| async move {
+            tokio::select! {
+                () = end.cancelled() => {}
+                () = tls.follow(tokio::time::interval(FOLLOW_CERTIFICATES), Timestamp::now) => {}
+            }
+            Ok(())
+        });
+    }
+    let address = listener.name();
+    tracing::info!(part = name, address = %address, tls = tls.is_some(), "Listening.");
+    supervisor.spawn(Stage::Intake, name, |end| async move {
+        told.ready();
+        serve(listener, tls, guard, router, end).await;
+        stop.cancel();
+        Ok(())
+    });
+    Ok(address)
+}
+
+async fn interlink_router(config: &EdgeConfig, stop: CancellationToken) -> Result<Router, Problem> {
+    let port = if config.sidecar_port.is_empty() { Part::Docker.port().to_string() } else { config.sidecar_port.clone() };
+    let upstream = Upstream::new(&config.sidecar_url, &port)?;
+    let settings = InterlinkConfig {
+        root: config.data_root_folder.clone(),
+        export: config.export_pod_data,
+        kubeconfig: config.custom_kubeconf.clone(),
+    };
+    Ok(interlink::router(settings, upstream, stop).await)
+}
+
+/// Opens what runs the pods of a plugin.
+pub fn open(
+    part: Part,
+    config: &EdgeConfig,
+    environment: &Environment,
+    stop: CancellationToken,
+) -> Result<Arc<dyn Runner>, Problem> {
+    let opened: Result<Arc<dyn Runner>, _> = match part {
+        Part::Interlink | Part::Docker => Docker::open(docker(config)?, stop).map(|docker| docker as _),
+        Part::Slurm => {
+            let system = Slurm::new(SlurmConfig {
+                sbatch: config.sbatch_path.clone(),
+                scancel: config.scancel_path.clone(),
+                squeue: config.squeue_path.clone(),
+                srun: config.srun_path.clone(),
+                environment: config::for_slurm(environment),
+                all_users: rustix::process::geteuid().is_root(),
+            });
+            open_batch(config, Arc::new(system), stop)
+        }
+        Part::Process => {
+            let root = Records::open(&config.data_root_folder).map_err(|error| error.problem())?.root().to_owned();
+            let system = Processes::new(root, config.bash_path.clone());
+            let config = EdgeConfig { container_runtime: "process".into(), ..config.clone() };
+            open_batch(&config, Arc::new(system), stop)
+        }
+    };
+    opened.map_err(|error| error.problem())
+}
+
+fn open_batch(
+    config: &EdgeConfig,
+    system: Arc<dyn BatchSystem>,
+    stop: CancellationToken,
+) -> Result<Arc<dyn Runner>, crate::error::RunError> {
+    let batch = Batch::open(batch(config), system, stop)?;
+    Ok(batch)
+}
+
+fn docker(config: &EdgeConfig) -> Result<DockerConfig, Problem> {
+    let pull = match config.image_pull_policy.as_str() {
+        "" => None,
+        "Always" => Some(Pull::Always),
+        "IfNotPresent" => Some(Pull::IfNotPresent),
+        "Never" => Some(Pull::Never),
+        other => {
+            return Err(Problem::new(&ground::CONFIG_INVALID, format!("ImagePullPolicy is `{other}`."))
+                .because("it takes Always, IfNotPresent or Never"));
+        }
+    };
+    Ok(DockerConfig {
+        host: config.docker_host.clone(),
+        root: config.data_root_folder.clone(),
+        policy: config.policy.clone(),
+        network: config.docker_network.clone(),
+        dns: config.docker_dns.clone(),
+        pull,
+    })
+}
+
+fn batch(config: &EdgeConfig) -> BatchConfig {
+    let singularity = || Runtime::Singularity {
+        path: config.singularity_path.clone(),
+        options: config.singularity_default_options.clone(),
+    };
+    let runtime = match config.container_runtime.as_str() {
+        "enroot" => Runtime::Enroot { path: config.enroot_path.clone(), options: config.enroot_default_options.clone() },
+        "podman" => Runtime::Podman { path: config.podman_path.clone(), options: Vec::new() },
+        "process" => Runtime::Process { bwrap: config.bwrap_path.clone() },
+        "apptainer" if config.singularity_path == "singularity" => {
+            Runtime::Singularity { path: "apptainer".into(), options: config.singularity_default_options.clone() }
+        }
+        _ => singularity(),
+    };
+    let tsocks = config
+        .tsocks
+        .then(|| Tsocks { library: config.tsocks_path.clone(), login_node: config.tsocks_login_node.clone() });
+    BatchConfig {
+        root: config.data_root_folder.clone(),
+        policy: config.policy.clone(),
+        script: ScriptConfig {
+            bash: config.bash_path.clone(),
+            prefix: config.command_prefix.clone(),
+            runtime,
+            image_prefix: config.image_prefix.clone(),
+            shared: config.shared_fs,
+            tsocks,
+            kill_wait: Duration::from_secs(config.kill_wait_seconds),
+        },
+        flags: FlagConfig {
+            flavors: config.flavors.clone(),
+            default_flavor: config.default_flavor.clone(),
+            default_uid: config.default_uid,
+        },
+        interval: Duration::from_secs(config.status_seconds.max(1)),
+    }
+}
+
+async fn watch_health(
+    runner: Arc<dyn Runner>,
+    told: tarbet_telemetry::health::Part,
+    end: CancellationToken,
+) -> Result<(), Problem> {
+    loop {
+        match runner.ping().await.status.as_str() {
+            "ok" => told.ready(),
+            away => told.failing(away),
+        }
+        tokio::select! {
+            () = end.cancelled() => return Ok(()),
+            () = tokio::time::sleep(HEALTH) => {}
+        }
+    }
+}
+
+fn guard(config: &EdgeConfig) -> Guard {
+    config.accepted_tokens_file.clone().map_or_else(Guard::open, Guard::tokens)
+}
+
+fn tls(config: &EdgeConfig) -> Result<Option<Acceptor>, Problem> {
+    let Tls { enabled, cert_file, key_file, ca_cert_file } = &config.tls;
+    if !enabled {
+        return Ok(None);
+    }
+    let (Some(certificate), Some(key)) = (cert_file.clone(), key_file.clone()) else {
+        return Err(Problem::new(&ground::CONFIG_INVALID, "TLS is enabled without a certificate.")
+            .because("TLS.CertFile or TLS.KeyFile is missing"));
+    };
+    let clients = ca_cert_file.clone().map_or(ClientCerts::NotAsked, |file| ClientCerts::Required(CaSource::File(file)));
+    let server = ServerTls::new(CredentialSource::Files { certificate, key }).clients(clients).alpn(["h2", "http/1.1"]);
+    server.build(Timestamp::now()).map(Some).map_err(|error| {
+        Problem::new(&ground::CERTIFICATE_UNUSABLE, "The certificate of the listener cannot be used.")
+            .because(problem::chain(&error))
+    })
+}
+
+/// Where a part listens, as its settings say.
+fn bind(part: Part, config: &EdgeConfig) -> Result<Bind, Problem> {
+    let (address, port) = match part {
+        Part::Interlink => (&config.interlink_address, &config.interlink_port),
+        _ if !config.socket.is_empty() => (&config.socket, &config.sidecar_port),
+        _ => (&config.sidecar_address, &config.sidecar_port),
+    };
+    let wrong = |cause: String| {
+        Problem::new(&ground::CONFIG_INVALID, format!("`{address}` is no address to listen on.")).because(cause)
+    };
+    if let Some(path) = address.strip_prefix("unix://") {
+        return Ok(Bind::Unix(PathBuf::from(path)));
+    }
+    let port = if port.is_empty() { part.port() } else { port.parse().map_err(|_| wrong(format!("`{port}` is no port")))? };
+    let host = address.split_once("://").map_or(address.as_str(), |(_, host)| host).trim_end_matches('/');
+    if let Ok(whole) = host.parse::<SocketAddr>() {
+        return Ok(Bind::Tcp(whole));
+    }
+    let ip = match host {
+        "" | "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        host => match host.trim_matches(['[', ']']).parse() {
+            Ok(ip) => ip,
+            Err(_) => {
+                let found = (host, port).to_socket_addrs().map_err(|error| wrong(error.to_string()))?.next();
+                found.ok_or_else(|| wrong("the name has no address".into()))?.ip()
+            }
+        },
+    };
+    Ok(Bind::Tcp(SocketAddr::new(ip, port)))
+}
+
+/// Without tokens or certificates only this machine may call.
+fn refuse_strangers(bind: &Bind, guard: &Guard, config: &EdgeConfig) -> Result<(), Problem> {
+    let certificates = config.tls.enabled && config.tls.ca_cert_file.is_some();
+    match bind {
+        Bind::Tcp(address) if !address.ip().is_loopback() && guard.is_open() && !certificates => {
+            Err(Problem::new(&ground::CONFIG_INVALID, format!("{address} would be open to everybody."))
+                .because("neither AcceptedTokensFile nor TLS.CACertFile is set")
+                .advising("set one of them, or listen on loopback or a unix socket"))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,76 @@
+//! States of pods that the API server has heard, so that not every question reaches the plugin.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::wire::PodStatus;
+
+/// A state that was asked for is good for this long; one that is pushed is good until the stream breaks.
+const FRESH: Duration = Duration::from_secs(1);
+/// A deleted pod's state that was still on its way must not come back.
+const BURIED: Duration = Duration::from_secs(300);
+
+#[derive(Default)]
+pub(super) struct Cache {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    states: HashMap<String, (Instant, PodStatus)>,
+    buried: HashMap<String, Instant>,
+    /// While the plugin pushes: everything before this moment is not known to be current.
+    pushed_since: Option<Instant>,
+}
+
+impl Cache {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn put(&self, state: PodStatus) {
+        let mut inner = self.lock();
+        if !state.uid.is_empty() && !inner.buried.contains_key(&state.uid) {
+            inner.states.insert(state.uid.clone(), (Instant::now(), state));
+        }
+    }
+
+    /// A state that needs no question.
+    pub(super) fn current(&self, uid: &str) -> Option<PodStatus> {
+        let inner = self.lock();
+        let (at, state) = inner.states.get(uid)?;
+        let pushed = inner.pushed_since.is_some_and(|since| *at >= since);
+        (pushed || at.elapsed() < FRESH).then(|| state.clone())
+    }
+
+    /// The last state, however old.
+    pub(super) fn last(&self, uid: &str) -> Option<PodStatus> {
+        self.lock().states.get(uid).map(|(_, state)| state.clone())
+    }
+
+    pub(super) fn all(&self) -> Vec<PodStatus> {
+        let mut states: Vec<PodStatus> = self.lock().states.values().map(|(_, state)| state.clone()).collect();
+        states.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        states
+    }
+
+    pub(super) fn forget(&self, uid: &str) {
+        self.lock().states.remove(uid);
+    }
+
+    pub(super) fn bury(&self, uid: &str) {
+        let mut inner = self.lock();
+        inner.states.remove(uid);
+        inner.buried.retain(|_, at| at.elapsed() < BURIED);
+        inner.buried.insert(uid.to_owned(), Instant::now());
+    }
+
+    pub(super) fn push_began(&self) {
+        self.lock().pushed_since = Some(Instant::now());
+    }
+
+    pub(super) fn push_ended(&self) {
+        self.lock().pushed_since = None;
+    }
+}

@@ -1,0 +1,122 @@
+//! The account that a node of 2023 sends, and what is read from the cluster with it.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client};
+use tarbet_telemetry::codes::pods;
+use tarbet_telemetry::{Problem, problem};
+
+use super::retrieve::Wanted;
+use crate::folder::{Folder, part};
+use crate::wire::PodCreate;
+
+/// The cluster as the account sees it.
+#[derive(Clone)]
+pub(super) struct Account {
+    root: PathBuf,
+    client: Arc<RwLock<Option<Client>>>,
+}
+
+impl Account {
+    /// With what an earlier run stored, or a file the administrator names.
+    pub(super) async fn open(root: &Path, custom: Option<&Path>) -> Self {
+        let account = Self { root: root.to_owned(), client: Arc::default() };
+        let stored = root.join(".kube/config");
+        let trusted = custom.is_some();
+        if let Ok(text) = tokio::fs::read_to_string(custom.unwrap_or(&stored)).await
+            && let Err(problem) = account.take(&text, trusted).await
+        {
+            tracing::warn!(problem = %problem, "The stored kubeconfig cannot be used.");
+        }
+        account
+    }
+
+    /// Takes over an account and keeps it for the next start.
+    pub(super) async fn set(&self, text: &str) -> Result<(), Problem> {
+        self.take(text, false).await?;
+        let root = self.root.clone();
+        let text = text.to_owned();
+        let kept = tokio::task::spawn_blocking(move || {
+            Folder::create(&root)?.child(&part(".kube"), 0o700)?.write("config", text.as_bytes(), 0o600)
+        });
+        let kept = kept.await.map_err(std::io::Error::other).and_then(|kept| kept);
+        kept.map_err(|error| {
+            Problem::new(&pods::POD_FOLDER, "The kubeconfig cannot be stored.").because(error.to_string())
+        })
+    }
+
+    async fn take(&self, text: &str, trusted: bool) -> Result<(), Problem> {
+        let refused = |cause: String| {
+            Problem::new(&pods::KUBECONFIG_REFUSED, "The kubeconfig cannot be used.").because(cause)
+        };
+        let config = Kubeconfig::from_yaml(text).map_err(|error| refused(problem::chain(&error)))?;
+        if !trusted && let Some(what) = reaches_out(&config) {
+            return Err(refused(format!("it names {what}")));
+        }
+        let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await;
+        let config = config.map_err(|error| refused(problem::chain(&error)))?;
+        let client = Client::try_from(config).map_err(|error| refused(problem::chain(&error)))?;
+        *self.client.write().unwrap_or_else(PoisonError::into_inner) = Some(client);
+        Ok(())
+    }
+
+    /// Reads everything that a pod needs from the cluster.
+    pub(super) async fn gather(&self, pod: Pod) -> Result<PodCreate, Problem> {
+        let wanted = Wanted::of_pod(&pod);
+        let mut create = PodCreate { pod, ..Default::default() };
+        if wanted.config_maps.is_empty() && wanted.secrets.is_empty() {
+            return Ok(create);
+        }
+        let client = self.client.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let client = client.ok_or_else(|| {
+            Problem::new(&pods::CLUSTER_AWAY, "The pod's contents cannot be read from the cluster.")
+                .because("no kubeconfig was sent to /setKubeCFG yet")
+        })?;
+        let namespace = create.pod.metadata.namespace.clone().unwrap_or_default();
+        let failed = |what: &str, name: &str, error: kube::Error| {
+            Problem::new(&pods::CLUSTER_AWAY, format!("The {what} `{namespace}/{name}` cannot be read."))
+                .because(problem::chain(&error))
+        };
+        let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &namespace);
+        for name in &wanted.config_maps {
+            // What is missing may be optional; the plugin knows, and says so if it is not.
+            let found = maps.get_opt(name).await.map_err(|error| failed("ConfigMap", name, error))?;
+            create.config_maps.extend(found);
+        }
+        let secrets: Api<Secret> = Api::namespaced(client, &namespace);
+        for name in &wanted.secrets {
+            let found = secrets.get_opt(name).await.map_err(|error| failed("Secret", name, error))?;
+            create.secrets.extend(found);
+        }
+        Ok(create)
+    }
+}
+
+/// What in a kubeconfig would run a program or read a file of this machine.
+fn reaches_out(config: &Kubeconfig) -> Option<&'static str> {
+    for named in &config.auth_infos {
+        let Some(user) = &named.auth_info else { continue };
+        if user.exec.is_some() {
+            return Some("a program to run");
+        }
+        if user.auth_provider.is_some() {
+            return Some("an authentication provider");
+        }
+        if user.token_file.is_some() || user.client_certificate.is_some() || user.client_key.is_some() {
+            return Some("a file of this machine");
+        }
+    }
+    for named in &config.clusters {
+        let Some(cluster) = &named.cluster else { continue };
+        if cluster.certificate_authority.is_some() {
+            return Some("a file of this machine");
+        }
+        if cluster.proxy_url.is_some() {
+            return Some("a proxy");
+        }
+    }
+    None
+}

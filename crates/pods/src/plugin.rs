@@ -1,0 +1,304 @@
+//! A plugin's server: interLink's calls of both generations, and ours, on any [`Runner`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use bytes::{Bytes, BytesMut};
+use futures::{StreamExt, stream};
+use http::{HeaderValue, StatusCode, header};
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::runner::{Runner, Session};
+use crate::serve::{bad_request, failure, whole};
+use crate::wire::extension::{EXEC, EXEC_UPGRADE, EXTENSIONS, EXTENSIONS_HEADER, LIST, UPDATE, WATCH};
+use crate::wire::{ExecRequest, Frame, LogRequest, PodRef, PodStatus, PodUpdate, RetrievedPod, Taint, read, read_items};
+
+/// A watcher hears at least this often that the stream is alive.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// What a plugin's server is told beside what runs its pods.
+#[derive(Debug, Clone)]
+pub struct PluginConfig {
+    /// Whether contents of ConfigMaps, Secrets and the like are mounted.
+    pub export: bool,
+    /// Taints for the node, told with each ping.
+    pub taints: Option<Vec<Taint>>,
+}
+
+#[derive(Clone)]
+struct Plugin {
+    runner: Arc<dyn Runner>,
+    export: bool,
+    taints: Option<Vec<Taint>>,
+}
+
+/// The calls of a plugin that tells no taints.
+pub fn router(runner: Arc<dyn Runner>, export: bool) -> Router {
+    router_with(runner, PluginConfig { export, taints: None })
+}
+
+/// The calls of a plugin.
+pub fn router_with(runner: Arc<dyn Runner>, config: PluginConfig) -> Router {
+    Router::new()
+        .route("/create", any(create))
+        .route("/delete", any(delete))
+        .route("/status", any(status))
+        .route("/getLogs", any(logs))
+        .route("/ping", any(ping))
+        .route("/pinglink", any(ping))
+        .route("/updateCache", any(|| async { "Updated cache" }))
+        .route(UPDATE, any(update))
+        .route(EXEC, any(exec))
+        .route(WATCH, any(watch))
+        .route(LIST, any(list))
+        .with_state(Plugin { runner, export: config.export, taints: config.taints })
+}
+
+async fn create(State(plugin): State<Plugin>, request: Request) -> Response {
+    let body = match whole(request.into_body()).await {
+        Ok(body) => body,
+        Err(refused) => return refused,
+    };
+    let pods = match read_items::<RetrievedPod>(&body, "a pod with its data, or a list of them") {
+        Ok(items) if items.items.is_empty() => return bad_request(&"it holds no pod"),
+        Ok(items) => items.items,
+        Err(error) => return bad_request(&error),
+    };
+    let mut first = None;
+    for mut pod in pods {
+        if !plugin.export {
+            without_contents(&mut pod);
+        }
+        match plugin.runner.start(pod).await {
+            Ok(reply) => first = first.or(Some(reply)),
+            Err(error) => {
+                tracing::warn!(error = %error, "A pod was not made.");
+                return failure(&error);
+            }
+        }
+    }
+    json(&first.unwrap_or_default())
+}
+
+/// Takes away what is only mounted when the plugin exports pods' data.
+fn without_contents(pod: &mut RetrievedPod) {
+    let Some(spec) = &mut pod.pod.spec else { return };
+    let carried = |volume: &k8s_openapi::api::core::v1::Volume| {
+        volume.config_map.is_some() || volume.secret.is_some() || volume.projected.is_some() || volume.downward_api.is_some()
+    };
+    let gone: Vec<String> =
+        spec.volumes.iter().flatten().filter(|volume| carried(volume)).map(|volume| volume.name.clone()).collect();
+    for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
+        if let Some(mounts) = &mut container.volume_mounts {
+            mounts.retain(|mount| !gone.contains(&mount.name));
+        }
+    }
+}
+
+async fn delete(State(plugin): State<Plugin>, request: Request) -> Response {
+    let pods = match pods(request).await {
+        Ok(pods) => pods,
+        Err(refused) => return refused,
+    };
+    for pod in pods {
+        let grace = pod.grace_seconds().map(Duration::from_secs);
+        if let Err(error) = plugin.runner.delete(&pod.metadata.uid, grace).await {
+            tracing::warn!(uid = %pod.metadata.uid, error = %error, "A pod was not deleted.");
+            return failure(&error);
+        }
+    }
+    "All containers for submitted Pods have been deleted".into_response()
+}
+
+async fn status(State(plugin): State<Plugin>, request: Request) -> Response {
+    let pods = match pods(request).await {
+        Ok(pods) => pods,
+        Err(refused) => return refused,
+    };
+    // Asking for nothing is how an API server asks whether we are there.
+    if pods.is_empty() {
+        return pong(&plugin).await;
+    }
+    let uids: Vec<String> = pods.into_iter().map(|pod| pod.metadata.uid).collect();
+    match plugin.runner.status(&uids).await {
+        Ok(states) => json(&states),
+        Err(error) => failure(&error),
+    }
+}
+
+async fn pods(request: Request) -> Result<Vec<PodRef>, Response> {
+    let body = whole(request.into_body()).await?;
+    let pods = read_items::<PodRef>(&body, "a pod, or a list of them").map_err(|error| bad_request(&error))?;
+    Ok(pods.items)
+}
+
+async fn ping(State(plugin): State<Plugin>) -> Response {
+    pong(&plugin).await
+}
+
+async fn pong(plugin: &Plugin) -> Response {
+    let mut reply = plugin.runner.ping().await;
+    reply.taints = reply.taints.or_else(|| plugin.taints.clone());
+    let mut response = json(&reply);
+    response.headers_mut().insert(EXTENSIONS_HEADER, HeaderValue::from_static(EXTENSIONS));
+    response
+}
+
+async fn list(State(plugin): State<Plugin>) -> Response {
+    match plugin.runner.list().await {
+        Ok(states) => json(&states),
+        Err(error) => failure(&error),
+    }
+}
+
+async fn logs(State(plugin): State<Plugin>, request: Request) -> Response {
+    let body = match whole(request.into_body()).await {
+        Ok(body) => body,
+        Err(refused) => return refused,
+    };
+    let wanted = match read::<LogRequest>(&body, "a request for a log") {
+        Ok(wanted) => wanted,
+        Err(error) => return bad_request(&error),
+    };
+    if let Err(error) = wanted.check() {
+        return bad_request(&error);
+    }
+    match plugin.runner.logs(wanted).await {
+        Ok(log) => ([(header::CONTENT_TYPE, "text/plain")], Body::from_stream(log)).into_response(),
+        Err(error) => failure(&error),
+    }
+}
+
+async fn update(State(plugin): State<Plugin>, request: Request) -> Response {
+    let body = match whole(request.into_body()).await {
+        Ok(body) => body,
+        Err(refused) => return refused,
+    };
+    let mut pod = match read::<PodUpdate>(&body, "a changed pod") {
+        Ok(pod) => pod,
+        Err(error) => return bad_request(&error),
+    };
+    if !plugin.export {
+        without_contents(&mut pod);
+    }
+    match plugin.runner.update(pod).await {
+        Ok(()) => StatusCode::OK.into_response(),
+        Err(error) => failure(&error),
+    }
+}
+
+/// Everything first, then each pod that changes, one line each.
+async fn watch(State(plugin): State<Plugin>) -> Response {
+    let changes = plugin.runner.changes();
+    let first = match plugin.runner.list().await {
+        Ok(states) => states,
+        Err(error) => return failure(&error),
+    };
+    let lines = stream::iter(first).map(|state| line(&state));
+    let more = stream::unfold((plugin, changes), |(plugin, mut changes)| async move {
+        let states = loop {
+            let change = tokio::time::timeout(HEARTBEAT, changes.recv()).await;
+            let states = match change {
+                Err(_) => return Some((Bytes::from_static(b"\n"), (plugin, changes))),
+                Ok(Ok(uid)) if !uid.is_empty() => plugin.runner.status(&[uid]).await,
+                // Some were missed: everything again.
+                Ok(Ok(_) | Err(RecvError::Lagged(_))) => plugin.runner.list().await,
+                Ok(Err(RecvError::Closed)) => return None,
+            };
+            match states {
+                Ok(states) if !states.is_empty() => break states,
+                _ => {}
+            }
+        };
+        Some((states.iter().map(line).collect::<Vec<_>>().concat().into(), (plugin, changes)))
+    });
+    let body = Body::from_stream(lines.chain(more).map(Ok::<_, std::convert::Infallible>));
+    ([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response()
+}
+
+fn line(state: &PodStatus) -> Bytes {
+    let mut text = serde_json::to_vec(state).unwrap_or_default();
+    text.push(b'\n');
+    text.into()
+}
+
+async fn exec(State(plugin): State<Plugin>, mut request: Request) -> Response {
+    let upgrade = request.extensions_mut().remove::<OnUpgrade>();
+    let asked = request.headers().get(header::UPGRADE).is_some_and(|value| value == EXEC_UPGRADE);
+    let body = match whole(request.into_body()).await {
+        Ok(body) => body,
+        Err(refused) => return refused,
+    };
+    let wanted = match read::<ExecRequest>(&body, "a command") {
+        Ok(wanted) if wanted.command.is_empty() => return bad_request(&"it names no command"),
+        Ok(wanted) => wanted,
+        Err(error) => return bad_request(&error),
+    };
+    let Some(upgrade) = upgrade.filter(|_| asked) else {
+        return bad_request(&format!("the call needs `Upgrade: {EXEC_UPGRADE}`"));
+    };
+    let session = match plugin.runner.exec(wanted).await {
+        Ok(session) => session,
+        Err(error) => return failure(&error),
+    };
+    tokio::spawn(async move {
+        match upgrade.await {
+            Ok(stream) => carry(stream, session).await,
+            Err(error) => tracing::debug!(error = %error, "A caller left before its command ran."),
+        }
+    });
+    let headers = [(header::UPGRADE, EXEC_UPGRADE), (header::CONNECTION, "Upgrade")];
+    (StatusCode::SWITCHING_PROTOCOLS, headers).into_response()
+}
+
+/// Frames between a caller and a command, until the command ends or the caller leaves.
+async fn carry(stream: Upgraded, session: Session) {
+    let (mut reader, mut writer) = tokio::io::split(TokioIo::new(stream));
+    let Session { input, mut output } = session;
+    let hear = async move {
+        let mut held = BytesMut::new();
+        loop {
+            match Frame::read(&mut held) {
+                Ok(Some(frame)) => {
+                    if input.send(frame).await.is_err() {
+                        // The command takes no more; its end comes by the other way.
+                        std::future::pending::<()>().await;
+                    }
+                }
+                Ok(None) => match reader.read_buf(&mut held).await {
+                    Ok(0) | Err(_) => return,
+                    Ok(_) => {}
+                },
+                Err(_) => return,
+            }
+        }
+    };
+    let tell = async move {
+        let mut out = BytesMut::new();
+        while let Some(frame) = output.recv().await {
+            out.clear();
+            frame.write(&mut out);
+            if writer.write_all(&out).await.is_err() || writer.flush().await.is_err() {
+                return;
+            }
+        }
+        let _ = writer.shutdown().await;
+    };
+    tokio::select! {
+        () = hear => {}
+        () = tell => {}
+    }
+}
+
+fn json(value: &impl serde::Serialize) -> Response {
+    let text = serde_json::to_vec(value).unwrap_or_default();
+    ([(header::CONTENT_TYPE, "application/json")], text).into_response()
+}

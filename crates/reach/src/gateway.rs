@@ -134,6 +134,11 @@ impl Gateway {
         }
     }
 
+    /// The API as a service of this process, with the same callers' tokens as on its listener.
+    pub fn api(&self) -> axum::Router {
+        api::router(Arc::clone(&self.hub))
+    }
+
     /// Starts everything under the supervisor.
     pub fn start(self, supervisor: &Supervisor, health: &Health) {
         let Self { hub, agents, api, kubernetes, private } = self;

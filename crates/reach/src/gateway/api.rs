@@ -54,7 +54,7 @@ pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
     }
 }
 
-fn router(hub: Arc<Hub>) -> Router {
+pub(super) fn router(hub: Arc<Hub>) -> Router {
     Router::new()
         .route("/v1/sites", get(list_sites).post(add_site))
         .route("/v1/sites/{site}", delete(remove_site))

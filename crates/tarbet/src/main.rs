@@ -9,6 +9,7 @@ mod cli;
 mod config;
 mod output;
 mod roles;
+mod wire;
 
 use std::process::ExitCode;
 

@@ -26,6 +26,8 @@ pub struct Config {
     /// Where state is kept: `kind: redb` (the default, with `path`), `redis` or `memory`.
     #[serde(deserialize_with = "store", skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreConfig>,
+    /// The web page of `tarbet up`.
+    pub console: Console,
     /// How the process ends.
     pub shutdown: Shutdown,
     /// The public side of reach.
@@ -63,6 +65,11 @@ impl Config {
         for (setting, message) in self.gateway.mistakes() {
             report.wrong(&format!("gateway.{setting}"), message);
         }
+        if !self.console.listen.ip().is_loopback() {
+            let message = "must be a loopback address, because it shows everything to whoever reaches it; \
+                           from elsewhere use `ssh -L 7480:127.0.0.1:7480 HOST`";
+            report.wrong("console.listen", message);
+        }
         if self.shutdown.deadline.is_zero() {
             report.wrong("shutdown.deadline", "must be longer than nothing");
         }
@@ -95,6 +102,21 @@ pub struct Observability {
     pub listen: Option<SocketAddr>,
     /// An OTLP/gRPC collector that spans are sent to, such as `http://127.0.0.1:4317`.
     pub otlp_endpoint: Option<String>,
+}
+
+/// The web page of `tarbet up`.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Console {
+    /// Where it listens; a loopback address.
+    #[schemars(with = "String")]
+    pub listen: SocketAddr,
+}
+
+impl Default for Console {
+    fn default() -> Self {
+        Self { listen: tarbet_console::LISTEN }
+    }
 }
 
 /// How the process ends.

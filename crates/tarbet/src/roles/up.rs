@@ -4,20 +4,25 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use tarbet_identity::Secret;
 use tarbet_reach::config::{GatewayConfig, TlsFiles};
 use tarbet_reach::gateway::Gateway;
 use tarbet_telemetry::codes::ground;
-use tarbet_telemetry::{Problem, Stage};
+use tarbet_telemetry::{Problem, Stage, problem::chain};
 
-use super::process::Process;
+use super::process::{Process, bind};
 use crate::cli::endpoint::Endpoint;
 use crate::cli::state_folder;
 use crate::config::Config;
+use crate::wire;
 
 pub const EXAMPLES: &str = "Examples:
   tarbet up
   tarbet up --observability-listen 127.0.0.1:9000
   tarbet up --set store.path=/tmp/tarbet.redb
+  tarbet up --set console.listen=127.0.0.1:9001
+
+The console is a web page at http://127.0.0.1:7480.
 
 State is kept in $TARBET_STATE, else $XDG_STATE_HOME/tarbet, else ~/.local/state/tarbet: the
 store, a certificate authority and the administrator's token. Other commands find it there.";
@@ -44,8 +49,10 @@ async fn start(process: Process, config: Config, folder: PathBuf) -> Result<(), 
     let store = super::store::open(&process, &config.store()).await?;
     let settings = local_gateway(config.gateway.clone(), &folder);
     let token_file = settings.admin_token_file.clone().unwrap_or_default();
+    let name = settings.name.clone().unwrap_or_default();
     let replicated = super::store::is_shared(&config.store());
     let gateway = Gateway::bind(settings, &store, replicated, &process.metrics).await?;
+    let console = bind(config.console.listen, "console").await?;
     let at = gateway.addresses();
     let endpoint = Endpoint {
         api: format!("https://{}", at.api),
@@ -54,6 +61,18 @@ async fn start(process: Process, config: Config, folder: PathBuf) -> Result<(), 
         token_file,
         ca_file: Some(folder.join("authority/ca.crt")),
     };
+    let reader = Secret::from_file(&endpoint.token_file).map_err(|error| {
+        Problem::new(&ground::SECRET_UNREADABLE, "The console cannot read the administrator's token.")
+            .because(chain(&error))
+    })?;
+    let (health, metrics) = (process.health.clone(), process.metrics.clone());
+    let shown =
+        wire::Shown { gateway: name, api: gateway.api(), reader, endpoint: endpoint.clone(), health, metrics };
+    process.supervisor.spawn(Stage::Observe, "console", |stop| async move {
+        wire::console(shown).serve(console, stop).await.map_err(|error| {
+            Problem::new(&ground::TASK_FAILED, "The console's listener failed.").because(error.to_string())
+        })
+    });
     gateway.start(&process.supervisor, &process.health);
     endpoint.write(&folder).map_err(|error| {
         Problem::new(&ground::INTERNAL, "The address of the gateway cannot be left for other commands.")

@@ -8,10 +8,19 @@
 //! Start from [`wire`] for the words, [`plan::plan`] for what a pod means, and
 //! [`Runner`](runner::Runner) for what runs it.
 
+pub mod batch;
 pub mod docker;
+pub mod edge;
 pub mod error;
 pub mod folder;
+pub mod node;
+pub mod interlink;
 pub mod plan;
+pub mod plugin;
+pub mod process;
 pub mod record;
 pub mod runner;
+pub mod serve;
+pub mod slurm;
+pub mod spdy;
 pub mod wire;

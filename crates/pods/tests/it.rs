@@ -1,7 +1,10 @@
 //! Pods against the recorded words of the originals and the real things that run them.
 
 mod it {
+    mod api;
     mod docker;
+    mod node;
+    mod node_tekton;
     mod paths;
     mod pods;
     mod samples;

@@ -4,7 +4,10 @@
 //! belong and Tekton's own entrypoint in charge, so scripts, results, failures and logs are real.
 //! Images are not used: a step sees the programs of the machine.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 use serde_json::json;
@@ -12,7 +15,7 @@ use serde_json::json;
 use crate::{ControlPlane, Folder, Lease, Process, Program, Subject, eventually, tools};
 
 /// Generous: compilers may share the cores.
-const READY: Duration = Duration::from_secs(120);
+const READY: Duration = Duration::from_mins(2);
 
 /// Running Tekton; it goes when dropped.
 #[derive(Debug)]
@@ -46,6 +49,11 @@ impl Tekton {
             eventually(READY, kind, || kubectl.run(&list)).await?;
         }
         Ok(())
+    }
+
+    /// The folder with the programs of Tekton's images, for those who make images of them.
+    pub async fn programs() -> Result<PathBuf> {
+        Ok(tools::tekton().await?.join("programs"))
     }
 
     /// Installs it on the plane and starts it.

@@ -179,14 +179,11 @@ fn client_tls(config: &NodeConfig, endpoint: &Endpoint) -> Result<Option<Connect
 }
 
 async fn server_tls(config: &NodeConfig, client: &Client) -> Result<Acceptor, NodeError> {
-    let credential = match (&config.kubelet_cert_file, &config.kubelet_key_file) {
-        (Some(certificate), Some(key)) => {
-            CredentialSource::Files { certificate: certificate.clone(), key: key.clone() }
-        }
-        _ => {
-            let key = PrivateKey::generate().map_err(unusable("the kubelet API"))?;
-            CredentialSource::Fixed(Credential::self_signed(&key).map_err(unusable("the kubelet API"))?)
-        }
+    let credential = if let (Some(certificate), Some(key)) = (&config.kubelet_cert_file, &config.kubelet_key_file) {
+        CredentialSource::Files { certificate: certificate.clone(), key: key.clone() }
+    } else {
+        let key = PrivateKey::generate().map_err(unusable("the kubelet API"))?;
+        CredentialSource::Fixed(Credential::self_signed(&key).map_err(unusable("the kubelet API"))?)
     };
     let clients = match &config.kubelet_client_ca_file {
         Some(path) => ClientCerts::Optional(CaSource::File(path.clone())),

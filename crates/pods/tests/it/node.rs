@@ -1,7 +1,7 @@
 //! A virtual node of a real control plane, with pods on a real Docker daemon.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -10,7 +10,11 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use tarbet_cluster::{Connect, Source, connect};
 use tarbet_pods::docker::Docker;
+use tarbet_pods::interlink::{InterlinkConfig, Upstream};
 use tarbet_pods::node::{NodeConfig, Parts, start};
+use tarbet_pods::runner::Runner;
+use tarbet_pods::serve::{Bind, Guard, Listener, serve};
+use tarbet_pods::{interlink, plugin};
 use tarbet_telemetry::{Health, Metrics, Supervisor};
 use tarbet_testbed::{ControlPlane, Kubectl, Subject, eventually, shared_pair};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -19,7 +23,6 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::docker::{config as docker_config, daemon};
-use super::node_endpoint::serve;
 use super::pods::PATIENCE;
 
 /// A node, what it stands on, and a namespace of its own.
@@ -36,6 +39,26 @@ pub(crate) struct Bed {
     root: tempfile::TempDir,
 }
 
+/// An API server at `address` in front of a plugin at a socket.
+async fn endpoint(
+    runner: Arc<dyn Runner>,
+    root: &Path,
+    address: SocketAddr,
+    stop: CancellationToken,
+) -> Result<SocketAddr> {
+    let socket = root.join("plugin.sock");
+    let listener = Listener::bind(&Bind::Unix(socket.clone())).await?;
+    tokio::spawn(serve(listener, None, Guard::open(), plugin::router(runner, true), stop.clone()));
+    let upstream = Upstream::new(&format!("unix://{}", socket.display()), "")?;
+    let config = InterlinkConfig { root: root.join("api"), export: true, kubeconfig: None };
+    let router = interlink::router(config, upstream, stop.clone()).await;
+    let bind = &Bind::Tcp(address);
+    let listener = eventually(PATIENCE, "the address", || Listener::bind(bind)).await?;
+    let port = listener.port().context("no port")?;
+    tokio::spawn(serve(listener, None, Guard::open(), router, stop));
+    Ok(SocketAddr::new(address.ip(), port))
+}
+
 impl Bed {
     pub(crate) async fn new() -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(1);
@@ -47,7 +70,7 @@ impl Bed {
         let docker = Docker::open(docker_config(daemon().await.url(), &root.path().join("pods")), docker_stop.clone())?;
         let endpoint_stop = CancellationToken::new();
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let endpoint = serve(Arc::clone(&docker) as _, any, endpoint_stop.clone()).await;
+        let endpoint = endpoint(Arc::clone(&docker) as _, root.path(), any, endpoint_stop.clone()).await?;
         let mut bed = Self {
             plane,
             node,
@@ -259,10 +282,24 @@ async fn the_node_is_registered_as_interlinks_are() -> Result<()> {
     let lease = bed.kubectl().json(&["--namespace", "kube-node-lease", "get", "lease", &bed.node]).await?;
     ensure!(lease["spec"]["holderIdentity"] == bed.node.as_str() && lease["spec"]["leaseDurationSeconds"] == 40);
     // The kubelet API answers the cluster and nobody else.
-    let raw = format!("/api/v1/nodes/{}/proxy/pods", bed.node);
-    ensure!(bed.kubectl().run(&["get", "--raw", &raw]).await?.contains("PodList"));
-    let raw = format!("/api/v1/nodes/{}/proxy/stats/summary", bed.node);
-    ensure!(bed.kubectl().run(&["get", "--raw", &raw]).await?.contains(&bed.node));
+    let server = format!("--server=https://{}", bed.kubelet);
+    let ask = async |kubectl: Kubectl, path: &str| kubectl.run(&[&server, "get", "--raw", path]).await;
+    ensure!(ask(bed.kubectl(), "/pods").await?.contains("PodList"));
+    ensure!(ask(bed.kubectl(), "/stats/summary").await?.contains(&bed.node));
+    ensure!(ask(bed.kubectl(), "/metrics/resource").await?.contains("scrape_error 0"));
+    let stranger = bed.plane.kubectl_as("stranger", &[])?;
+    let refused = ask(stranger.clone(), "/pods").await.unwrap_err().to_string();
+    ensure!(refused.to_lowercase().contains("forbidden"), "{refused}");
+    ensure!(ask(stranger, "/healthz").await? == "ok");
+    let token = bed.plane.service_account_token(&bed.namespace, "default").await?;
+    let by_token = bed.plane.kubectl_with(bed.plane.kubeconfig_with_token(&token)?);
+    ensure!(ask(by_token.clone(), "/pods").await.is_err());
+    let account = format!("--serviceaccount={}:default", bed.namespace);
+    let role = format!("kubelet-{}", bed.node);
+    bed.run(&["create", "clusterrole", &role, "--verb=get", "--resource=nodes/metrics"]).await?;
+    bed.run(&["create", "clusterrolebinding", &role, &format!("--clusterrole={role}"), &account]).await?;
+    eventually(PATIENCE, "the permission", || ask(by_token.clone(), "/metrics")).await?;
+    ensure!(ask(by_token, "/pods").await.is_err(), "one permission is not another");
     Ok(())
 }
 
@@ -396,7 +433,7 @@ async fn nothing_ends_while_interlink_is_away_and_a_deadline_does() -> Result<()
     ensure!(bed.get("stays").await?["status"]["phase"] == "Running", "{seen}");
     ensure!(!bed.containers(&uid).await?.is_empty());
     bed.endpoint_stop = CancellationToken::new();
-    serve(Arc::clone(&bed.docker) as _, bed.endpoint, bed.endpoint_stop.clone()).await;
+    endpoint(Arc::clone(&bed.docker) as _, bed.root.path(), bed.endpoint, bed.endpoint_stop.clone()).await?;
     bed.phase("later", "Succeeded").await?;
     bed.pod("late", json!({"containers": [shell("main", "sleep 1000")], "activeDeadlineSeconds": 2})).await?;
     let pod = bed.phase("late", "Failed").await?;

@@ -28,6 +28,8 @@ const CREATE: Duration = Duration::from_mins(2);
 /// What removal may take beyond the pod's own grace.
 const DELETE_MARGIN: Duration = Duration::from_secs(45);
 const UPDATE_PATIENCE: Duration = Duration::from_mins(1);
+/// A stream of states says at least every ten seconds that it is alive.
+const SILENCE: Duration = Duration::from_secs(30);
 const STREAM_HEAD: Duration = Duration::from_mins(1);
 
 /// The answer to a ping.
@@ -164,12 +166,16 @@ impl Interlink {
                         .map_err(|error| InterlinkError::Unreadable { path: WATCH, reason: error.to_string() })?;
                     return Ok(Some((status, (pieces, held))));
                 }
-                match pieces.next().await {
-                    Some(Ok(piece)) => held.extend_from_slice(&piece),
-                    Some(Err(error)) => {
+                match tokio::time::timeout(SILENCE, pieces.next()).await {
+                    Ok(Some(Ok(piece))) => held.extend_from_slice(&piece),
+                    Ok(Some(Err(error))) => {
                         return Err(InterlinkError::Away { path: WATCH, reason: error.to_string() });
                     }
-                    None => return Ok(None),
+                    Ok(None) => return Ok(None),
+                    Err(_) => {
+                        let reason = format!("nothing was heard for {} s", SILENCE.as_secs());
+                        return Err(InterlinkError::Away { path: WATCH, reason });
+                    }
                 }
             }
         });

@@ -28,10 +28,10 @@ pub(super) fn upgrade(request: &mut Request, known: &[&'static str]) -> Result<U
     let headers = request.headers();
     let text = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if !text(header::CONNECTION).to_ascii_lowercase().contains("upgrade") || !text(header::UPGRADE).eq_ignore_ascii_case(SPDY) {
-        return Err(answer(Refusal::new(
+        return Err(Box::new(answer(Refusal::new(
             StatusCode::BAD_REQUEST,
             "unable to upgrade: this needs the headers Connection: Upgrade and Upgrade: SPDY/3.1",
-        )));
+        ))));
     }
     let Some(protocol) = choose(headers, known) else {
         let mut response = answer(Refusal::new(
@@ -41,13 +41,13 @@ pub(super) fn upgrade(request: &mut Request, known: &[&'static str]) -> Result<U
         for name in known {
             response.headers_mut().append(ACCEPTED, header::HeaderValue::from_static(name));
         }
-        return Err(response);
+        return Err(Box::new(response));
     };
     Ok(Upgrade { on: hyper::upgrade::on(request), protocol })
 }
 
-fn answer(refusal: Refusal) -> Box<Response> {
-    Box::new(axum::response::IntoResponse::into_response(refusal))
+fn answer(refusal: Refusal) -> Response {
+    axum::response::IntoResponse::into_response(refusal)
 }
 
 fn choose(headers: &HeaderMap, known: &[&'static str]) -> Option<&'static str> {

@@ -183,7 +183,7 @@ fn any_report() -> impl Strategy<Value = wire::PodStatus> {
         })
     };
     (statuses("i"), statuses("m"), 0u64..3).prop_map(|(init_containers, containers, stale_seconds)| {
-        wire::PodStatus { init_containers, containers, stale_seconds, ..Default::default() }
+        wire::PodStatus { containers, init_containers, stale_seconds, ..Default::default() }
     })
 }
 

@@ -1,0 +1,129 @@
+//! Real Tekton, with its pods on the virtual node.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+use tarbet_testbed::{Tekton, eventually};
+use tokio::sync::OnceCell;
+
+use super::docker::daemon;
+use super::node::Bed;
+use super::pods::PATIENCE;
+
+/// The image that stands for all of Tekton's own, and for steps.
+const IMAGE: &str = "tarbet.dev/tekton:v1.0.0";
+
+/// Tekton on the shared control plane, and its programs on the shared daemon.
+async fn tekton(bed: &Bed) -> Result<&'static Tekton> {
+    static TEKTON: OnceCell<Tekton> = OnceCell::const_new();
+    TEKTON
+        .get_or_try_init(|| async {
+            let folder = tempfile::tempdir()?;
+            copy(&Tekton::programs().await?, &folder.path().join("ko-app"))?;
+            std::fs::write(folder.path().join("Dockerfile"), "FROM shell:1\nCOPY ko-app /ko-app\n")?;
+            let path = folder.path().to_str().context("an odd path")?;
+            daemon().await.docker(&["build", "--quiet", "--tag", IMAGE, path]).await?;
+            Tekton::start(bed.plane).await
+        })
+        .await
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+    }
+    Ok(())
+}
+
+async fn run(bed: &Bed, name: &str, task: Value) -> Result<()> {
+    let template = json!({
+        "nodeSelector": {"kubernetes.io/hostname": bed.node},
+        "tolerations": [{"key": "virtual-node.interlink/no-schedule", "operator": "Exists"}],
+    });
+    let object = json!({
+        "apiVersion": "tekton.dev/v1", "kind": "TaskRun",
+        "metadata": {"name": name, "namespace": bed.namespace},
+        "spec": {"podTemplate": template, "taskSpec": task},
+    });
+    bed.kubectl().apply(&object).await.map(drop)
+}
+
+/// Waits until the run is decided, and returns it.
+async fn decided(bed: &Bed, name: &str) -> Result<Value> {
+    eventually(PATIENCE * 2, &format!("the run {name}"), || async {
+        let run = bed.kubectl().json(&["--namespace", &bed.namespace, "get", "taskrun", name]).await?;
+        let conditions = run["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        match conditions.iter().find(|condition| condition["type"] == "Succeeded") {
+            Some(condition) if condition["status"] != "Unknown" => Ok(run),
+            _ => {
+                let pods = bed.run(&["get", "pods", "-o", "jsonpath={.items[*].status}"]).await.unwrap_or_default();
+                bail!("{} {pods}", run["status"])
+            }
+        }
+    })
+    .await
+}
+
+fn step(name: &str, script: &str) -> Value {
+    json!({"name": name, "image": IMAGE, "imagePullPolicy": "Never", "script": format!("#!/bin/sh\nset -e\n{script}\n")})
+}
+
+#[tokio::test]
+async fn a_task_of_two_steps_with_a_result_completes() -> Result<()> {
+    let bed = Bed::new().await?;
+    tekton(&bed).await?;
+    let task = json!({
+        "results": [{"name": "greeting"}],
+        "workspaces": [],
+        "steps": [
+            step("write", "echo -n hello > /workspace/word; echo wrote"),
+            step("tell", "echo -n \"$(cat /workspace/word) from $(hostname)\" > $(results.greeting.path)"),
+        ],
+    });
+    run(&bed, "two", task).await?;
+    let done = decided(&bed, "two").await?;
+    let status = &done["status"];
+    ensure!(status["conditions"][0]["status"] == "True", "{status}");
+    ensure!(status["results"][0]["value"] == "hello from two-pod", "{status}");
+    ensure!(bed.run(&["logs", "two-pod", "-c", "step-write"]).await? == "wrote");
+    let pod = bed.get("two-pod").await?;
+    ensure!(pod["spec"]["nodeName"] == bed.node.as_str());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_sidecar_is_waited_for_and_ended_and_a_failing_step_skips_the_rest() -> Result<()> {
+    let bed = Bed::new().await?;
+    tekton(&bed).await?;
+    let sidecar = json!({"name": "helper", "image": IMAGE, "imagePullPolicy": "Never",
+        "script": "#!/bin/sh\nwhile true; do nc -l -p 7070 -e echo served; done\n"});
+    let task = json!({
+        "results": [{"name": "said"}],
+        "sidecars": [sidecar],
+        "steps": [step("ask", "until nc 127.0.0.1 7070 > /workspace/said; do sleep 0.1; done; tr -d '\\\n' < /workspace/said > $(results.said.path)")],
+    });
+    run(&bed, "helped", task).await?;
+    let done = decided(&bed, "helped").await?;
+    ensure!(done["status"]["conditions"][0]["status"] == "True", "{}", done["status"]);
+    ensure!(done["status"]["results"][0]["value"] == "served", "{}", done["status"]);
+    // The sidecar's image is swapped for one that ends; the pod ends with it.
+    eventually(PATIENCE, "the pod to end", || async {
+        let pod = bed.get("helped-pod").await?;
+        match pod["status"]["phase"].as_str() {
+            Some("Succeeded" | "Failed") => Ok(()),
+            _ => bail!("{}", pod["status"]),
+        }
+    })
+    .await?;
+    let task = json!({"steps": [step("bad", "exit 3"), step("never", "echo no")]});
+    run(&bed, "failing", task).await?;
+    let done = decided(&bed, "failing").await?;
+    let status = &done["status"];
+    ensure!(status["conditions"][0]["status"] == "False", "{status}");
+    ensure!(status["conditions"][0]["message"].as_str().is_some_and(|text| text.contains("exited with code 3")), "{status}");
+    ensure!(status["steps"][1]["terminationReason"] == "Skipped", "{status}");
+    Ok(())
+}

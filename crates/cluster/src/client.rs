@@ -102,6 +102,18 @@ pub async fn connect_through(source: &Source, connect: Connect) -> Result<Client
     Ok(Client::new(service, namespace))
 }
 
+/// A client whose requests are sent by `call`, such as one that knows a way to a far cluster and
+/// is let in there by other means than a kubeconfig.
+pub fn connect_by<F, T, B>(call: F) -> Client
+where
+    F: FnMut(Request<Body>) -> T + Send + 'static,
+    T: Future<Output = Result<Response<B>, BoxError>> + Send + 'static,
+    B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    Client::new(tower::service_fn(call), "default")
+}
+
 struct Reloading {
     paths: Vec<PathBuf>,
     connect: Connect,

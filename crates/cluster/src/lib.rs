@@ -20,10 +20,12 @@ mod mirror;
 mod queue;
 
 pub use apply::{apply, merge, merge_status};
-pub use client::{Source, connect, connect_through};
+pub use client::{Source, connect, connect_by, connect_through};
 pub use connector::{Connect, Stream};
 pub use error::{Class, ClusterError, class, describe};
 pub use events::{Events, Severity};
 pub use lease::{Election, Term, Timings};
 pub use mirror::{Change, Mirror, Newer, Watch, watch};
 pub use queue::{Outcome, Queue};
+
+pub use kube::Client;

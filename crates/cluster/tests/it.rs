@@ -1,5 +1,6 @@
 //! Clients, watches, writes and leadership against a real control plane.
 
+#[cfg(test)]
 mod it {
     mod clients;
     mod leadership;

@@ -43,7 +43,7 @@ impl Shared {
     ) -> Result<(), JobError> {
         let Key { namespace, name, .. } = &request.key;
         let written = finalizer::write(&remote.api(Some(namespace)), name, patch).await;
-        self.take_over(remote, request, written, "take the finalizer")
+        Self::take_over(remote, request, written, "take the finalizer")
     }
 
     /// Writes a status over the one we know, or fails with a conflict.
@@ -58,13 +58,11 @@ impl Shared {
         let patch =
             json!({ "metadata": { "resourceVersion": version, "uid": request.uid }, "status": status });
         let written = tarbet_cluster::merge_status(&remote.api(Some(namespace)), name, &patch).await;
-        self.take_over(remote, request, written, "take the status")
+        Self::take_over(remote, request, written, "take the status")
     }
 
     /// Remembers what a write made of the request.
-    #[expect(clippy::unused_self, reason = "one of the steps")]
     fn take_over(
-        &self,
         remote: &RemoteSide,
         request: &Request,
         written: kube::Result<DynamicObject>,
@@ -183,8 +181,7 @@ impl Shared {
                         Severity::Normal,
                         "Created",
                         &format!("Made for the request {}.", request.key),
-                    )
-                    .await;
+                    );
                 }
                 Ok(run)
             }
@@ -293,7 +290,7 @@ impl Shared {
         }
     }
 
-    async fn tell_run(&self, run: &Run, severity: Severity, reason: &str, note: &str) {
+    fn tell_run(&self, run: &Run, severity: Severity, reason: &str, note: &str) {
         let about = ObjectReference {
             api_version: Some("tekton.dev/v1".to_owned()),
             kind: Some("PipelineRun".to_owned()),

@@ -48,8 +48,9 @@ pub struct RemoteConfig {
     /// Its name, which is part of what makes a run unique: do not change it while runs are there.
     pub name: String,
     /// Its kubeconfig, read again when it changes.
-    pub kubeconfig: PathBuf,
-    /// The site through whose link it is reached; without it, over the network.
+    #[serde(default)]
+    pub kubeconfig: Option<PathBuf>,
+    /// Instead: the site whose agent offers its API, reached through a gateway.
     #[serde(default)]
     pub site: Option<String>,
 }
@@ -141,6 +142,11 @@ impl Config {
                 wrong(&format!("remotes.{index}.name"), format!("`{}` is there twice", remote.name));
             }
         }
+        for (index, remote) in self.remotes.iter().enumerate() {
+            if remote.kubeconfig.is_some() == remote.site.is_some() {
+                wrong(&format!("remotes.{index}"), "needs either kubeconfig or site".to_owned());
+            }
+        }
         for (index, pattern) in self.logs.redact.iter().enumerate() {
             if let Err(error) = regex::Regex::new(pattern) {
                 wrong(&format!("logs.redact.{index}"), format!("is not a regular expression: {error}"));
@@ -161,7 +167,8 @@ mod tests {
     #[test]
     fn mistakes_are_found_all_at_once() {
         assert!(Config::default().mistakes().is_empty());
-        let remote = |name: &str| RemoteConfig { name: name.into(), ..Default::default() };
+        let remote =
+            |name: &str| RemoteConfig { name: name.into(), site: Some("s".into()), kubeconfig: None };
         let config = Config {
             workers: 0,
             remotes: vec![remote("a"), remote("a"), remote("b/c"), remote("")],

@@ -151,10 +151,25 @@ pub(crate) struct Shared {
 /// What one look has found out so far.
 #[derive(Default)]
 struct Look {
-    run: Option<Option<Arc<Run>>>,
+    run: Asked<Arc<Run>>,
     config: Option<Arc<InternalServicesConfigSpec>>,
-    pipeline: Option<Option<Vec<String>>>,
+    pipeline: Asked<Vec<String>>,
     turn: Option<Turn>,
+}
+
+/// What the API said about an object.
+#[derive(Default)]
+enum Asked<T> {
+    #[default]
+    NotYet,
+    Missing,
+    Found(T),
+}
+
+impl<T> From<Option<T>> for Asked<T> {
+    fn from(found: Option<T>) -> Self {
+        found.map_or(Self::Missing, Self::Found)
+    }
 }
 
 impl Shared {
@@ -228,8 +243,10 @@ impl Shared {
                 self.queue.add(Work::Stray(run_name(&remote.name, &request.uid)));
             }
             Change::Listed => {
-                for name in
-                    self.local.runs.select(|_, name, run| self.is_stray(remote, run).then(|| name.to_owned()))
+                for name in self
+                    .local
+                    .runs
+                    .select(|_, name, run| Self::is_stray(remote, run).then(|| name.to_owned()))
                 {
                     self.queue.add(Work::Stray(name));
                 }
@@ -240,7 +257,7 @@ impl Shared {
     }
 
     /// Whether the request of a run is not to be seen on this remote.
-    fn is_stray(&self, remote: &RemoteSide, run: &Run) -> bool {
+    fn is_stray(remote: &RemoteSide, run: &Run) -> bool {
         run.serves.as_ref().is_some_and(|key| {
             let known = || remote.requests.get(&key.namespace, &key.name);
             key.remote == remote.name && known().is_none_or(|request| request.uid != run.request_uid)
@@ -251,7 +268,7 @@ impl Shared {
         let (Change::Applied(run) | Change::Deleted(run)) = change else { return };
         let Some(key) = &run.serves else { return };
         let Some(remote) = self.remote(key).filter(|remote| remote.requests.is_listed()) else { return };
-        if self.is_stray(remote, run) {
+        if Self::is_stray(remote, run) {
             self.queue.add(Work::Stray(run.name.clone()));
         } else if run.ending.is_some() || run.deleting || matches!(change, Change::Deleted(_)) {
             self.queue.add(Work::Request(key.clone()));
@@ -262,7 +279,9 @@ impl Shared {
     fn config_changed(&self, change: &Change<()>) {
         if matches!(change, Change::Applied(_) | Change::Deleted(_)) {
             let waiting = self.turns().waiting();
-            waiting.into_iter().for_each(|key| self.queue.add(Work::Request(key)));
+            for key in waiting {
+                self.queue.add(Work::Request(key));
+            }
         }
     }
 
@@ -322,9 +341,9 @@ impl Shared {
     fn next(&self, request: &Request, look: &Look) -> Step {
         let seen = self.local.runs.get(&self.local.namespace, &run_name(&request.key.remote, &request.uid));
         let run = match (&look.run, &seen) {
-            (Some(Some(run)), _) | (None, Some(run)) => RunSight::Present(run),
-            (Some(None), _) => RunSight::Absent,
-            (None, None) => RunSight::Unseen,
+            (Asked::Found(run), _) | (Asked::NotYet, Some(run)) => RunSight::Present(run),
+            (Asked::Missing, _) => RunSight::Absent,
+            (Asked::NotYet, None) => RunSight::Unseen,
         };
         if let RunSight::Present(run) = run
             && run.ending.is_none()
@@ -333,9 +352,9 @@ impl Shared {
             self.turns().hold(&request.key, &run.offer);
         }
         let pipeline = match &look.pipeline {
-            None => PipelineSight::Unread,
-            Some(None) => PipelineSight::Missing,
-            Some(Some(declared)) => PipelineSight::Declares(declared),
+            Asked::NotYet => PipelineSight::Unread,
+            Asked::Missing => PipelineSight::Missing,
+            Asked::Found(declared) => PipelineSight::Declares(declared),
         };
         plan(&Sight { request, run, config: look.config.as_deref(), pipeline, turn: look.turn })
     }
@@ -349,13 +368,14 @@ impl Shared {
     ) -> Result<(), JobError> {
         let run_name = run_name(&request.key.remote, &request.uid);
         let known = match &look.run {
-            Some(run) => run.clone(),
-            None => self.local.runs.get(&self.local.namespace, &run_name),
+            Asked::Found(run) => Some(Arc::clone(run)),
+            Asked::Missing => None,
+            Asked::NotYet => self.local.runs.get(&self.local.namespace, &run_name),
         };
         match step {
             Step::ReadConfig => look.config = Some(self.local.config().await?),
-            Step::ReadPipeline(name) => look.pipeline = Some(self.local.pipeline(&name).await?),
-            Step::ReadRun => look.run = Some(self.local.run(&run_name).await?.map(Arc::new)),
+            Step::ReadPipeline(name) => look.pipeline = self.local.pipeline(&name).await?.into(),
+            Step::ReadRun => look.run = self.local.run(&run_name).await?.map(Arc::new).into(),
             Step::AskTurn(order) => {
                 let created = request.created.map_or(0, jiff::Timestamp::as_second);
                 let turn =
@@ -365,10 +385,13 @@ impl Shared {
             }
             Step::Hold => self.hold(remote, request).await?,
             Step::Create(order) => {
-                let declared = look.pipeline.as_ref().and_then(Option::as_deref);
+                let declared = match &look.pipeline {
+                    Asked::Found(declared) => Some(declared.as_slice()),
+                    Asked::NotYet | Asked::Missing => None,
+                };
                 let config = look.config.clone().unwrap_or_default();
                 let run = self.create(remote, request, &order, declared, &config).await?;
-                look.run = run.map(|run| Some(Arc::new(run)));
+                look.run = run.map_or(Asked::NotYet, |run| Asked::Found(Arc::new(run)));
             }
             Step::MarkQueued(position) => self.mark_queued(remote, request, position).await?,
             Step::MarkRunning => self.mark_running(remote, request).await?,
@@ -378,17 +401,17 @@ impl Shared {
                 if let Some(run) = known {
                     self.dismiss(&run).await?;
                 }
-                look.run = Some(None);
+                look.run = Asked::Missing;
             }
             Step::Leave => {
                 self.leave(&run_name).await?;
-                look.run = Some(None);
+                look.run = Asked::Missing;
             }
             Step::Cancel => {
                 if let Some(run) = known {
                     self.cancel(&run).await?;
                 }
-                look.run = Some(None);
+                look.run = Asked::Missing;
             }
             Step::LetGo => {
                 self.forget_log(request).await?;
@@ -419,7 +442,9 @@ impl Shared {
 
     fn release(&self, key: &Key) {
         let next = self.turns().release(key);
-        next.into_iter().for_each(|key| self.queue.add(Work::Request(key)));
+        for key in next {
+            self.queue.add(Work::Request(key));
+        }
         self.measure();
     }
 
@@ -467,7 +492,8 @@ fn name(step: &Step) -> &'static str {
 /// Tells health how the watches of one cluster are doing: it is as well as the worst of them.
 struct Signal {
     part: Part,
-    watches: Mutex<[Option<Option<String>>; 3]>,
+    // Why each of them fails, if it does.
+    watches: Mutex<[Option<String>; 3]>,
 }
 
 impl Signal {
@@ -486,8 +512,8 @@ impl Signal {
         };
         let worst = {
             let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
-            watches[index] = Some(state);
-            watches.iter().flatten().flatten().next().cloned()
+            watches[index] = state;
+            watches.iter().flatten().next().cloned()
         };
         match worst {
             Some(cause) => self.part.failing(cause),

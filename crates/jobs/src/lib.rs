@@ -9,6 +9,7 @@
 //! turn it is: all pure. `observe` watches both clusters and `apply` takes the steps.
 
 mod apply;
+pub mod client;
 mod config;
 mod controller;
 pub mod crd;

@@ -42,6 +42,18 @@ pub(crate) struct Logs {
     book: Mutex<Option<BTreeMap<(i64, String), usize>>>,
 }
 
+/// The whole log of a run as an administrator of the private side sees it: the kept one, or what
+/// its steps have said so far.
+pub async fn whole_log(client: Client, namespace: &str, run: &str) -> kube::Result<Option<String>> {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    if let Some(kept) = api.get_opt(&log_name(run)).await? {
+        return Ok(kept.data.and_then(|mut data| data.remove("log")));
+    }
+    let logs = Logs::new(client, namespace, LogConfig::default());
+    let pieces = logs.read_all(run).await?;
+    Ok((!pieces.is_empty()).then(|| whole(&pieces, usize::MAX)))
+}
+
 impl Logs {
     pub(crate) fn new(client: Client, namespace: &str, config: LogConfig) -> Self {
         let redactor = Redactor::new(&config.redact);
@@ -207,7 +219,7 @@ fn whole(pieces: &[Piece], most: usize) -> String {
     let mut text = String::new();
     for Piece { task, step, text: said } in pieces {
         let newline = if said.is_empty() || said.ends_with('\n') { "" } else { "\n" };
-        text.push_str(&format!("=== {task} / {step}\n{said}{newline}"));
+        text.extend(["=== ", task, " / ", step, "\n", said, newline]);
     }
     let (end, truncated) = end_of(&text, most.saturating_sub(64));
     if truncated { format!("[the beginning is left out]\n{end}") } else { end }

@@ -291,7 +291,7 @@ mod tests {
                 if !phase.may_become(next) {
                     continue;
                 }
-                let patch = write(next, &before(&status), at(second as i64 + 1));
+                let patch = write(next, &before(&status), at(i64::try_from(second).unwrap() + 1));
                 merge(&mut status, &patch);
                 let parsed: InternalRequestStatus = serde_json::from_value(status.clone()).unwrap();
                 prop_assert_eq!(Phase::of(&parsed), next);

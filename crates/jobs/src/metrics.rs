@@ -67,12 +67,12 @@ impl JobMetrics {
     }
 
     pub(crate) fn line(&self, running: usize, waiting: usize) {
-        self.running.set(running as i64);
-        self.waiting.set(waiting as i64);
+        self.running.set(running.cast_signed() as i64);
+        self.waiting.set(waiting.cast_signed() as i64);
     }
 
     pub(crate) fn depth(&self, depth: usize) {
-        self.depth.set(depth as i64);
+        self.depth.set(depth.cast_signed() as i64);
     }
 
     pub(crate) fn reconciled(&self, result: &'static str) {

@@ -250,8 +250,7 @@ impl LocalSide {
     pub(crate) async fn config(&self) -> Result<Arc<InternalServicesConfigSpec>, JobError> {
         let asked = Instant::now();
         let mut fresh = self.fresh.lock().await;
-        if let Some((begun, config)) = fresh.as_ref().filter(|(begun, _)| *begun > asked) {
-            let _ = begun;
+        if let Some((_, config)) = fresh.as_ref().filter(|(begun, _)| *begun > asked) {
             return Ok(Arc::clone(config));
         }
         let begun = Instant::now();
@@ -261,10 +260,10 @@ impl LocalSide {
             .get_opt(CONFIG)
             .await
             .map_err(|error| JobError::Local("give the InternalServicesConfig", error))?;
-        let config = match found.map(|guard| guard.0) {
+        let config = match found {
             None => InternalServicesConfigSpec::default(),
-            Some(Ok(config)) => config.spec,
-            Some(Err(invalid)) => return Err(JobError::Config(invalid.error)),
+            Some(DeserializeGuard(Ok(config))) => config.spec,
+            Some(DeserializeGuard(Err(invalid))) => return Err(JobError::Config(invalid.error)),
         };
         let config = Arc::new(config);
         *fresh = Some((begun, Arc::clone(&config)));

@@ -13,7 +13,7 @@ use tarbet_cluster::{
 };
 use tarbet_testbed::{eventually, shared_pair};
 
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 
 #[tokio::test]
 async fn a_rotated_kubeconfig_is_taken_up_and_a_broken_one_is_not() {
@@ -102,7 +102,7 @@ async fn applied_fields_are_ours_and_those_of_others_stay() {
     let held = finalizer::write(&api, "shared", &patch).await.unwrap();
     let stale = finalizer::write(&api, "shared", &patch).await.unwrap_err();
     assert_eq!(class(&stale), Class::Conflict, "a patch made for an older version is refused");
-    api.delete("shared", &Default::default()).await.unwrap();
+    api.delete("shared", &kube::api::DeleteParams::default()).await.unwrap();
     let held = api.get(&held.metadata.name.unwrap()).await.unwrap();
     let patch = finalizer::removing(&held.metadata, "tarbet.dev/test").unwrap();
     finalizer::write(&api, "shared", &patch).await.unwrap();

@@ -10,7 +10,7 @@ use tarbet_cluster::{Election, Source, Timings, connect};
 use tarbet_testbed::{eventually, shared_pair, wait_for};
 use tokio_util::sync::CancellationToken;
 
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 
 fn quick() -> Timings {
     Timings {

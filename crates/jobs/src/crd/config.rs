@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
     kind = "InternalServicesConfig",
     plural = "internalservicesconfigs",
     namespaced,
-    status = "InternalServicesConfigStatus"
+    status = "InternalServicesConfigStatus",
+    doc = "What the private side allows to be run, and for whom."
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct InternalServicesConfigSpec {

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
     plural = "internalrequests",
     namespaced,
     status = "InternalRequestStatus",
+    doc = "Work that a public cluster asks of a private one.",
     printcolumn = r#"{"name":"Succeeded","type":"string","jsonPath":".status.conditions[?(@.type==\"Succeeded\")].status"}"#,
     printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Succeeded\")].reason"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#

@@ -135,6 +135,7 @@ struct World {
 /// What one process knows; gone when it dies.
 #[derive(Default)]
 struct Memory {
+    #[expect(clippy::option_option, reason = "not asked, not there, there")]
     run: Option<Option<Run>>,
     config: Option<InternalServicesConfigSpec>,
     pipeline: Option<Vec<String>>,

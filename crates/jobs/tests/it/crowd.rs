@@ -15,7 +15,9 @@ async fn many_requests_at_once_have_one_run_and_one_end_each() {
     let controller = rig.start();
     let _tekton = rig.play_tekton();
     let names: Vec<String> = (0..count).map(|n| format!("r{n}")).collect();
-    stream::iter(&names).for_each_concurrent(16, |name| async { drop(rig.submit(name, json!({ "request": "build" })).await) }).await;
+    stream::iter(&names)
+        .for_each_concurrent(16, |name| async { drop(rig.submit(name, json!({ "request": "build" })).await) })
+        .await;
     for name in &names {
         let done = rig.until(name, Phase::Succeeded).await.status.unwrap();
         assert_eq!(done.results.unwrap()["digest"], "sha256:00");

@@ -10,9 +10,11 @@ use tarbet_testbed::eventually;
 
 async fn gone(rig: &Rig, name: &str) {
     let api = rig.requests();
-    eventually(SOON, "the request to go", || async { api.get_opt(name).await.is_ok_and(|found| found.is_none()) })
-        .await
-        .unwrap();
+    eventually(SOON, "the request to go", || async {
+        api.get_opt(name).await.is_ok_and(|found| found.is_none())
+    })
+    .await
+    .unwrap();
 }
 
 #[tokio::test]
@@ -25,7 +27,9 @@ async fn a_deleted_request_takes_its_run_with_it() {
     gone(&rig, "running").await;
     assert_eq!(rig.run_count().await, 0, "the run goes before the request does");
     let maps: Api<ConfigMap> = Api::namespaced(rig.local.clone(), &rig.namespace);
-    assert!(maps.list(&ListParams::default().labels("tarbet.dev/request-log")).await.unwrap().items.is_empty());
+    assert!(
+        maps.list(&ListParams::default().labels("tarbet.dev/request-log")).await.unwrap().items.is_empty()
+    );
     controller.stop().await;
 }
 

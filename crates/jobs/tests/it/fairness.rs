@@ -41,8 +41,9 @@ async fn an_offer_runs_so_many_at_once_and_the_line_says_the_place() {
     rig.finish(&run.name_any(), true, &[]).await;
     rig.until("r0", Phase::Succeeded).await;
     let next = eventually(SOON, "the next run", || async {
-        let runs = rig.runs().list(&Default::default()).await.unwrap().items;
-        let names: Vec<String> = runs.iter().map(|run| run.annotations()["operator-sdk/primary-resource"].clone()).collect();
+        let runs = rig.runs().list(&kube::api::ListParams::default()).await.unwrap().items;
+        let names: Vec<String> =
+            runs.iter().map(|run| run.annotations()["operator-sdk/primary-resource"].clone()).collect();
         (runs.len() == 2 && !names.iter().any(|name| name.ends_with("/r0"))).then_some(names)
     })
     .await
@@ -72,8 +73,9 @@ async fn a_crowd_of_one_tenant_does_not_block_another() {
     let mut order = Vec::new();
     while order.len() < 3 {
         let run = eventually(SOON, "a run", || async {
-            let runs = rig.runs().list(&Default::default()).await.unwrap().items;
-            runs.into_iter().find(|run| run.data.get("status").is_none() && run.metadata.deletion_timestamp.is_none())
+            let runs = rig.runs().list(&kube::api::ListParams::default()).await.unwrap().items;
+            runs.into_iter()
+                .find(|run| run.data.get("status").is_none() && run.metadata.deletion_timestamp.is_none())
         })
         .await
         .unwrap();
@@ -100,7 +102,10 @@ async fn those_who_wait_are_judged_again_when_the_configuration_changes() {
 
     rig.configure(limited(&rig, &[], 2)).await;
     eventually(SOON, "a second run", || async { rig.run_count().await == 2 }).await.unwrap();
-    rig.configure(json!({ "allowList": [rig.tenant], "watchScope": "allowed", "offers": [{ "pipeline": "other" }] })).await;
+    rig.configure(
+        json!({ "allowList": [rig.tenant], "watchScope": "allowed", "offers": [{ "pipeline": "other" }] }),
+    )
+    .await;
     let phases = || async {
         let (second, third) = (rig.request("second").await, rig.request("third").await);
         [second, third].map(|request| Phase::of(&request.status.unwrap_or_default()))
@@ -121,8 +126,10 @@ async fn those_who_wait_are_judged_again_when_the_configuration_changes() {
 impl Rig {
     async fn run_gone(&self, name: &str) {
         let api = self.runs();
-        eventually(SOON, "the run to go", || async { api.get_opt(name).await.is_ok_and(|run| run.is_none()) })
-            .await
-            .unwrap();
+        eventually(SOON, "the run to go", || async {
+            api.get_opt(name).await.is_ok_and(|run| run.is_none())
+        })
+        .await
+        .unwrap();
     }
 }

@@ -11,12 +11,25 @@ use tarbet_testbed::{Folder, eventually, wait_for};
 
 /// The boundaries of a life from new to done.
 const LIFE: [&str; 15] = [
-    "before read config", "after read config", "after read pipeline", "after ask turn", "before hold", "after hold", "before create",
-    "after create", "before mark running", "after mark running", "before end", "after end", "before dismiss", "dismiss: run deleted",
+    "before read config",
+    "after read config",
+    "after read pipeline",
+    "after ask turn",
+    "before hold",
+    "after hold",
+    "before create",
+    "after create",
+    "before mark running",
+    "after mark running",
+    "before end",
+    "after end",
+    "before dismiss",
+    "dismiss: run deleted",
     "after dismiss",
 ];
 /// The boundaries of a life that is cut short by its requester.
-const CUT_SHORT: [&str; 5] = ["before cancel", "cancel: run cancelled", "dismiss: run deleted", "after cancel", "before let go"];
+const CUT_SHORT: [&str; 5] =
+    ["before cancel", "cancel: run cancelled", "dismiss: run deleted", "after cancel", "before let go"];
 
 fn orders(rig: &Rig, die_at: Option<&str>) -> Orders {
     Orders {
@@ -37,14 +50,21 @@ async fn killed_at_any_boundary_it_continues_with_one_run_and_one_end() {
         rig.submit("r", json!({ "request": "build" })).await;
         wait_for(SOON, &format!("death {point}"), || child.exited().unwrap().is_some()).await.unwrap();
         let status = child.exited().unwrap().unwrap();
-        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "{point}: {}", child.log_tail());
+        assert_eq!(
+            std::os::unix::process::ExitStatusExt::signal(&status),
+            Some(9),
+            "{point}: {}",
+            child.log_tail()
+        );
 
         let mut child = orders(&rig, None).start(&folder, "next");
         rig.until("r", Phase::Succeeded).await;
         rig.no_runs().await;
-        eventually(SOON, "the record to catch up", || async { record.phases_of("r").last() == Some(&Phase::Succeeded) })
-            .await
-            .unwrap();
+        eventually(SOON, "the record to catch up", || async {
+            record.phases_of("r").last() == Some(&Phase::Succeeded)
+        })
+        .await
+        .unwrap();
         record.assert_once("r");
         child.kill9().unwrap();
     };
@@ -65,9 +85,11 @@ async fn killed_while_a_request_is_deleted_it_leaves_nothing_behind() {
 
         let mut child = orders(&rig, None).start(&folder, "next");
         let api = rig.requests();
-        eventually(SOON, "the request to go", || async { api.get_opt("r").await.is_ok_and(|found| found.is_none()) })
-            .await
-            .unwrap();
+        eventually(SOON, "the request to go", || async {
+            api.get_opt("r").await.is_ok_and(|found| found.is_none())
+        })
+        .await
+        .unwrap();
         rig.no_runs().await;
         assert_eq!(record.runs_of("r"), 1, "{point}");
         child.kill9().unwrap();
@@ -92,7 +114,9 @@ async fn restarted_at_random_with_many_requests_nothing_is_doubled_or_lost() {
         rig.until(name, Phase::Succeeded).await;
     }
     rig.no_runs().await;
-    names.iter().for_each(|name| record.assert_once(name));
+    for name in &names {
+        record.assert_once(name);
+    }
     controller.stop().await;
 }
 

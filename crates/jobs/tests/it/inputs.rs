@@ -12,18 +12,63 @@ use tarbet_jobs::policy::{PipelineSource, judge};
 
 /// Values that would do harm if anybody between requester and step took them for more than bytes.
 pub fn injections() -> Vec<String> {
-    let commands = ["id", "touch /tmp/pwned", "curl http://127.0.0.1/x|sh", "cat /etc/passwd", "exit 1", "kill -9 1"];
+    let commands =
+        ["id", "touch /tmp/pwned", "curl http://127.0.0.1/x|sh", "cat /etc/passwd", "exit 1", "kill -9 1"];
     let shells = [
-        "; {}", "&& {}", "|| {}", "| {}", "`{}`", "\n{}\n", "$({})", "$(({}))", "\"; {}; \"", "'; {}; '", "${IFS}{}",
-        "> /dev/null; {}", "<({})", "\\\n{}", "#\n{}", "{}\r\n", "&{}&", "!{}", "(({}))", "{{}}", "%0a{}", "\u{2028}{}",
-        "eval {}", "$'{}'", "x$'\\n'{}", "-- {}", "--config={}", "@{}", "~/{}", "*?[{}]",
+        "; {}",
+        "&& {}",
+        "|| {}",
+        "| {}",
+        "`{}`",
+        "\n{}\n",
+        "$({})",
+        "$(({}))",
+        "\"; {}; \"",
+        "'; {}; '",
+        "${IFS}{}",
+        "> /dev/null; {}",
+        "<({})",
+        "\\\n{}",
+        "#\n{}",
+        "{}\r\n",
+        "&{}&",
+        "!{}",
+        "(({}))",
+        "{{}}",
+        "%0a{}",
+        "\u{2028}{}",
+        "eval {}",
+        "$'{}'",
+        "x$'\\n'{}",
+        "-- {}",
+        "--config={}",
+        "@{}",
+        "~/{}",
+        "*?[{}]",
     ];
-    let mut values: Vec<String> =
-        shells.iter().flat_map(|shell| commands.iter().map(move |command| shell.replace("{}", command))).collect();
+    let mut values: Vec<String> = shells
+        .iter()
+        .flat_map(|shell| commands.iter().map(move |command| shell.replace("{}", command)))
+        .collect();
     let references = [
-        "params.x", "params[\"x\"]", "params['x']", "params.x[*]", "tasks.t.results.r", "results.r.path", "context.pipelineRun.name",
-        "context.taskRun.namespace", "workspaces.shared.path", "steps.s.results.r", "inputs.params.x", "HOME", "PATH", "KUBERNETES_SERVICE_HOST",
-        "credentials.path", "finally.t.status", "tasks.status", "workspaces.shared.claim",
+        "params.x",
+        "params[\"x\"]",
+        "params['x']",
+        "params.x[*]",
+        "tasks.t.results.r",
+        "results.r.path",
+        "context.pipelineRun.name",
+        "context.taskRun.namespace",
+        "workspaces.shared.path",
+        "steps.s.results.r",
+        "inputs.params.x",
+        "HOME",
+        "PATH",
+        "KUBERNETES_SERVICE_HOST",
+        "credentials.path",
+        "finally.t.status",
+        "tasks.status",
+        "workspaces.shared.claim",
     ];
     for reference in references {
         values.extend([
@@ -36,12 +81,83 @@ pub fn injections() -> Vec<String> {
         ]);
     }
     let plain = [
-        "", " ", "\t", "\n", "\r", "\r\n", "null", "true", "~", "[]", "{}", "[\"a\",\"b\"]", "{\"a\":1}", "- a\n- b", "a: b", "*alias", "&anchor x",
-        "!!binary x", "<<: *x", "%YAML 1.1", "---\n...", "\"", "'", "\\", "\\n", "\\u0000", "\u{7f}", "\u{1b}[31mred", "\u{202e}abc", "é", "日本語",
-        "🦀", "\u{feff}bom", "a\u{300}", "0x10", "1e309", "-0", "NaN", "\"quoted\"", "<script>alert(1)</script>", "' OR 1=1 --", "../../../etc/passwd",
-        "{{ .Values.x }}", "{% raw %}", "#{7*7}", "${7*7}", "$", "$$", "$x", "a$", "$(", "$)", "a$$b", "%s%n", "%00", "\0", "a\0b", "\u{1}\u{2}\u{3}",
-        "-n", "-e \\x41", "--help", "=", "a=b", "key=value\nother=value", "\u{85}", "\u{a0}", "\u{200b}", "sha256:00ff", "quay.io/a/b:c@sha256:00",
-        "$(cat", "`", "``", "$[1+1]", "$((1))", "\\$(x)", "^a$b", "price: $5",
+        "",
+        " ",
+        "\t",
+        "\n",
+        "\r",
+        "\r\n",
+        "null",
+        "true",
+        "~",
+        "[]",
+        "{}",
+        "[\"a\",\"b\"]",
+        "{\"a\":1}",
+        "- a\n- b",
+        "a: b",
+        "*alias",
+        "&anchor x",
+        "!!binary x",
+        "<<: *x",
+        "%YAML 1.1",
+        "---\n...",
+        "\"",
+        "'",
+        "\\",
+        "\\n",
+        "\\u0000",
+        "\u{7f}",
+        "\u{1b}[31mred",
+        "\u{202e}abc",
+        "é",
+        "日本語",
+        "🦀",
+        "\u{feff}bom",
+        "a\u{300}",
+        "0x10",
+        "1e309",
+        "-0",
+        "NaN",
+        "\"quoted\"",
+        "<script>alert(1)</script>",
+        "' OR 1=1 --",
+        "../../../etc/passwd",
+        "{{ .Values.x }}",
+        "{% raw %}",
+        "#{7*7}",
+        "${7*7}",
+        "$",
+        "$$",
+        "$x",
+        "a$",
+        "$(",
+        "$)",
+        "a$$b",
+        "%s%n",
+        "%00",
+        "\0",
+        "a\0b",
+        "\u{1}\u{2}\u{3}",
+        "-n",
+        "-e \\x41",
+        "--help",
+        "=",
+        "a=b",
+        "key=value\nother=value",
+        "\u{85}",
+        "\u{a0}",
+        "\u{200b}",
+        "sha256:00ff",
+        "quay.io/a/b:c@sha256:00",
+        "$(cat",
+        "`",
+        "``",
+        "$[1+1]",
+        "$((1))",
+        "\\$(x)",
+        "^a$b",
+        "price: $5",
     ];
     values.extend(plain.map(str::to_owned));
     values.push("x".repeat(1024));
@@ -56,14 +172,16 @@ pub fn injections() -> Vec<String> {
 async fn every_value_arrives_byte_for_byte_or_is_refused() {
     let values = injections();
     assert!(values.len() >= 300, "{}", values.len());
-    let (refused, passed): (Vec<&String>, Vec<&String>) = values.iter().partition(|value| refusal(value).is_some());
+    let (refused, passed): (Vec<&String>, Vec<&String>) =
+        values.iter().partition(|value| refusal(value).is_some());
     assert!(refused.len() >= 50 && passed.len() >= 200, "{} {}", refused.len(), passed.len());
 
     let rig = Rig::new("inject").await;
     let controller = rig.start();
     for (index, chunk) in passed.chunks(20).enumerate() {
         let name = format!("passed-{index}");
-        let params: BTreeMap<String, &String> = chunk.iter().enumerate().map(|(n, value)| (format!("p{n}"), *value)).collect();
+        let params: BTreeMap<String, &String> =
+            chunk.iter().enumerate().map(|(n, value)| (format!("p{n}"), *value)).collect();
         rig.submit(&name, json!({ "request": "build", "params": params })).await;
         let total: usize = chunk.iter().map(|value| value.len()).sum();
         assert!(total < 200_000, "{total}");
@@ -72,9 +190,14 @@ async fn every_value_arrives_byte_for_byte_or_is_refused() {
             .as_array()
             .unwrap()
             .iter()
-            .map(|param| (param["name"].as_str().unwrap().to_owned(), param["value"].as_str().unwrap().to_owned()))
+            .map(|param| {
+                (param["name"].as_str().unwrap().to_owned(), param["value"].as_str().unwrap().to_owned())
+            })
             .collect();
-        assert!(arrived.iter().eq(params.iter().map(|(name, value)| (name, *value)).collect::<Vec<_>>()), "{name}");
+        assert!(
+            arrived.iter().eq(params.iter().map(|(name, value)| (name, *value)).collect::<Vec<_>>()),
+            "{name}"
+        );
     }
     let runs = rig.run_count().await;
     let submissions = stream::iter(refused.iter().enumerate()).for_each_concurrent(8, |(index, value)| {
@@ -82,8 +205,13 @@ async fn every_value_arrives_byte_for_byte_or_is_refused() {
         async move {
             let name = format!("refused-{index}");
             // What the API server itself does not take is refused as well.
-            if rig.submit_in(&rig.tenant, &name, json!({ "request": "build", "params": { "p": value } })).await.is_ok() {
-                let message = rig.until(&name, Phase::Rejected).await.status.unwrap().conditions[0].message.clone();
+            if rig
+                .submit_in(&rig.tenant, &name, json!({ "request": "build", "params": { "p": value } }))
+                .await
+                .is_ok()
+            {
+                let message =
+                    rig.until(&name, Phase::Rejected).await.status.unwrap().conditions[0].message.clone();
                 assert!(message.contains("the value of the parameter \"p\""), "{message}");
             }
         }
@@ -109,7 +237,8 @@ fn strict() -> InternalServicesConfigSpec {
 }
 
 fn by_resolver(name: &str, params: &[(&str, &str)]) -> Value {
-    let params: Vec<Value> = params.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
+    let params: Vec<Value> =
+        params.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
     json!({ "pipeline": { "pipelineRef": { "resolver": name, "params": params } } })
 }
 
@@ -118,49 +247,156 @@ fn escapes() -> Vec<(String, Value)> {
     let mut all = Vec::new();
     let mut add = |namespace: &str, spec: Value| all.push((namespace.to_owned(), spec));
     for namespace in [
-        "", "team", "team-", "team-a-x", "xteam-a", "TEAM-A", "Team-a", "team_a", "team-a ", " team-a", "team-a\n", "team-a\0", "team-a/team-b",
-        "team-a,team-b", "team-b,team-a", "*", "team-*", ".*", "team-а", "team\u{2010}a", "../team-a", "team-a.", "team-a/../x", "default",
-        "kube-system", "team-c", "team-a\u{200b}",
+        "",
+        "team",
+        "team-",
+        "team-a-x",
+        "xteam-a",
+        "TEAM-A",
+        "Team-a",
+        "team_a",
+        "team-a ",
+        " team-a",
+        "team-a\n",
+        "team-a\0",
+        "team-a/team-b",
+        "team-a,team-b",
+        "team-b,team-a",
+        "*",
+        "team-*",
+        ".*",
+        "team-а",
+        "team\u{2010}a",
+        "../team-a",
+        "team-a.",
+        "team-a/../x",
+        "default",
+        "kube-system",
+        "team-c",
+        "team-a\u{200b}",
     ] {
         add(namespace, json!({ "request": "build" }));
     }
     for url in [
-        "", "https://git.example.com/org/repo", "https://git.example.com/org/repo.git/", "https://git.example.com/org/repo.git ",
-        " https://git.example.com/org/repo.git", "HTTPS://git.example.com/org/repo.git", "https://GIT.example.com/org/repo.git",
-        "https://git.example.com/org/REPO.git", "http://git.example.com/org/repo.git", "git://git.example.com/org/repo.git",
-        "ssh://git.example.com/org/repo.git", "https://git.example.com:443/org/repo.git", "https://user@git.example.com/org/repo.git",
-        "https://git.example.com@evil.example/org/repo.git", "https://evil.example/https://git.example.com/org/repo.git",
-        "https://git.example.com/org/repo.git?x=1", "https://git.example.com/org/repo.git#x", "https://git.example.com/org/../evil/repo.git",
-        "https://git.example.com//org/repo.git", "https://git.example.com/org/repo.git\n", "https://git.example.com/org/repo.git\0",
-        "https://git.example.com.evil.example/org/repo.git", "https://git.example.com\\@evil.example/org/repo.git",
-        "https://git.example.com/org%2frepo.git", "file:///etc", "https://git.examp1e.com/org/repo.git", "https://gіt.example.com/org/repo.git",
-        "https://git.example.com/org/repo.git,https://evil", "https://git.example.com/org/repo.git https://evil",
+        "",
+        "https://git.example.com/org/repo",
+        "https://git.example.com/org/repo.git/",
+        "https://git.example.com/org/repo.git ",
+        " https://git.example.com/org/repo.git",
+        "HTTPS://git.example.com/org/repo.git",
+        "https://GIT.example.com/org/repo.git",
+        "https://git.example.com/org/REPO.git",
+        "http://git.example.com/org/repo.git",
+        "git://git.example.com/org/repo.git",
+        "ssh://git.example.com/org/repo.git",
+        "https://git.example.com:443/org/repo.git",
+        "https://user@git.example.com/org/repo.git",
+        "https://git.example.com@evil.example/org/repo.git",
+        "https://evil.example/https://git.example.com/org/repo.git",
+        "https://git.example.com/org/repo.git?x=1",
+        "https://git.example.com/org/repo.git#x",
+        "https://git.example.com/org/../evil/repo.git",
+        "https://git.example.com//org/repo.git",
+        "https://git.example.com/org/repo.git\n",
+        "https://git.example.com/org/repo.git\0",
+        "https://git.example.com.evil.example/org/repo.git",
+        "https://git.example.com\\@evil.example/org/repo.git",
+        "https://git.example.com/org%2frepo.git",
+        "file:///etc",
+        "https://git.examp1e.com/org/repo.git",
+        "https://gіt.example.com/org/repo.git",
+        "https://git.example.com/org/repo.git,https://evil",
+        "https://git.example.com/org/repo.git https://evil",
     ] {
         add("team-a", by_resolver("git", &[("url", url), ("revision", "main"), ("pathInRepo", "p.yaml")]));
     }
     let good = ("url", "https://git.example.com/org/repo.git");
     for more in [
-        ("url", "https://evil"), ("org", "evil"), ("repo", "evil"), ("scmType", "gitea"), ("serverURL", "https://evil"), ("token", "secret"),
-        ("tokenKey", "key"), ("gitToken", "secret"), ("gitTokenKey", "key"), ("configKey", "other"), ("URL", "https://evil"), ("", "x"), ("cache", "always"),
+        ("url", "https://evil"),
+        ("org", "evil"),
+        ("repo", "evil"),
+        ("scmType", "gitea"),
+        ("serverURL", "https://evil"),
+        ("token", "secret"),
+        ("tokenKey", "key"),
+        ("gitToken", "secret"),
+        ("gitTokenKey", "key"),
+        ("configKey", "other"),
+        ("URL", "https://evil"),
+        ("", "x"),
+        ("cache", "always"),
     ] {
         add("team-a", by_resolver("git", &[good, more]));
         add("team-a", by_resolver("git", &[more, good]));
     }
-    for resolver in ["http", "hub", "Git", "GIT", "git ", "bundle", "cluster ", "Cluster", "", "custom", "git\0", "git\n", "tekton.dev/git"] {
+    for resolver in [
+        "http",
+        "hub",
+        "Git",
+        "GIT",
+        "git ",
+        "bundle",
+        "cluster ",
+        "Cluster",
+        "",
+        "custom",
+        "git\0",
+        "git\n",
+        "tekton.dev/git",
+    ] {
         add("team-a", by_resolver(resolver, &[good]));
         add("team-a", by_resolver(resolver, &[("name", "build")]));
     }
-    for bundle in ["quay.io/theirs/x", "quay.io/ours/", "quay.io/ours/x:tag", "quay.io/ours/x@sha256:0", "quayXio/ours/x", "quay.io/ours/x\n", "evil/quay.io/ours/x", "quay.io/ours/x/../../theirs/y", "quay.io/ours/X", "docker://quay.io/ours/x"] {
+    for bundle in [
+        "quay.io/theirs/x",
+        "quay.io/ours/",
+        "quay.io/ours/x:tag",
+        "quay.io/ours/x@sha256:0",
+        "quayXio/ours/x",
+        "quay.io/ours/x\n",
+        "evil/quay.io/ours/x",
+        "quay.io/ours/x/../../theirs/y",
+        "quay.io/ours/X",
+        "docker://quay.io/ours/x",
+    ] {
         add("team-a", by_resolver("bundles", &[("bundle", bundle)]));
     }
-    for more in [("name", "other"), ("kind", "task"), ("serviceAccount", "root"), ("secret", "pull"), ("Name", "other")] {
+    for more in [
+        ("name", "other"),
+        ("kind", "task"),
+        ("serviceAccount", "root"),
+        ("secret", "pull"),
+        ("Name", "other"),
+    ] {
         add("team-a", by_resolver("bundles", &[("bundle", "quay.io/ours/x"), more]));
     }
-    for name in ["other", "Build", "build ", "build\n", "build/../other", "kube-system/build", "build;other", "../build", "", "build\0", "*", "bundle", "sign"] {
+    for name in [
+        "other",
+        "Build",
+        "build ",
+        "build\n",
+        "build/../other",
+        "kube-system/build",
+        "build;other",
+        "../build",
+        "",
+        "build\0",
+        "*",
+        "bundle",
+        "sign",
+    ] {
         add("team-a", json!({ "request": name }));
         add("team-a", by_resolver("cluster", &[("name", name)]));
     }
-    for account in ["root", "default", "Builder", "builder ", "builder\n", "kube-system/builder", "system:serviceaccount:x:builder"] {
+    for account in [
+        "root",
+        "default",
+        "Builder",
+        "builder ",
+        "builder\n",
+        "kube-system/builder",
+        "system:serviceaccount:x:builder",
+    ] {
         add("team-a", json!({ "request": "build", "serviceAccount": account }));
         let mut inner = by_resolver("cluster", &[("name", "build")]);
         inner["pipeline"]["serviceAccountName"] = json!(account);
@@ -172,7 +408,10 @@ fn escapes() -> Vec<(String, Value)> {
     add("team-a", json!({ "request": "build", "params": { "other": "v1" } }));
     add("team-b", json!({ "request": "build" }));
     add("team-b", by_resolver("cluster", &[("name", "build")]));
-    add("team-a", json!({ "request": "build", "pipeline": { "pipelineRef": { "resolver": "git", "params": [] } } }));
+    add(
+        "team-a",
+        json!({ "request": "build", "pipeline": { "pipelineRef": { "resolver": "git", "params": [] } } }),
+    );
     add("team-a", json!({}));
     all
 }
@@ -188,10 +427,14 @@ fn no_wording_gets_past_the_allow_lists() {
     }
     // What is offered is still had.
     let ask = |spec: Value| judge("team-a", &serde_json::from_value(spec).unwrap(), &config);
-    assert!(ask(json!({ "request": "build", "params": { "tag": "v1" }, "serviceAccount": "builder" })).is_ok());
+    assert!(
+        ask(json!({ "request": "build", "params": { "tag": "v1" }, "serviceAccount": "builder" })).is_ok()
+    );
     assert!(ask(by_resolver("git", &[("url", "https://git.example.com/org/repo.git")])).is_ok());
     assert!(ask(by_resolver("bundles", &[("bundle", "quay.io/ours/x")])).is_ok());
-    let forced = ask(by_resolver("cluster", &[("name", "build"), ("namespace", "kube-system"), ("kind", "task")])).unwrap();
+    let forced =
+        ask(by_resolver("cluster", &[("name", "build"), ("namespace", "kube-system"), ("kind", "task")]))
+            .unwrap();
     assert_eq!(forced.source, PipelineSource::Local { name: "build".into(), resolver: true });
 }
 
@@ -204,7 +447,8 @@ async fn escapes_are_refused_by_the_running_controller_too() {
     config["offers"][0]["namespaces"] = json!([rig.tenant]);
     rig.configure(config).await;
     let controller = rig.start();
-    let all: Vec<Value> = escapes().into_iter().filter(|(namespace, _)| namespace == "team-a").map(|(_, spec)| spec).collect();
+    let all: Vec<Value> =
+        escapes().into_iter().filter(|(namespace, _)| namespace == "team-a").map(|(_, spec)| spec).collect();
     let submissions = stream::iter(all.iter().enumerate()).map(|(index, spec)| {
         let rig = &rig;
         async move {

@@ -35,7 +35,10 @@ async fn a_request_runs_and_its_results_come_back() {
     let done = rig.until("first", Phase::Succeeded).await.status.unwrap();
     let results: Vec<(String, String)> = done.results.unwrap().into_iter().collect();
     assert_eq!(results, [("digest".into(), "sha256:00ff".into()), ("url".into(), "x".into())]);
-    assert_eq!((done.conditions[0].reason.as_str(), done.conditions[0].status.as_str()), ("Succeeded", "True"));
+    assert_eq!(
+        (done.conditions[0].reason.as_str(), done.conditions[0].status.as_str()),
+        ("Succeeded", "True")
+    );
     assert!(done.completion_time.is_some());
     rig.no_runs().await;
     assert!(rig.writes.load(std::sync::atomic::Ordering::Relaxed) <= 3);
@@ -108,7 +111,10 @@ async fn a_configuration_made_just_before_a_request_counts_for_it() {
     for round in 0..5 {
         let (open, name) = (round % 2 == 0, format!("r{round}"));
         let offer = if open { "build" } else { "other" };
-        rig.configure(json!({ "allowList": [rig.tenant], "watchScope": "allowed", "offers": [{ "pipeline": offer }] })).await;
+        rig.configure(
+            json!({ "allowList": [rig.tenant], "watchScope": "allowed", "offers": [{ "pipeline": offer }] }),
+        )
+        .await;
         rig.submit(&name, json!({ "request": "build" })).await;
         let expected = if open { Phase::Succeeded } else { Phase::Rejected };
         assert_eq!(rig.ended(&name).await.0, expected, "{name}");
@@ -125,7 +131,7 @@ async fn in_debug_mode_the_run_is_left_to_the_administrators() {
     rig.submit("kept", json!({ "request": "build" })).await;
     rig.until("kept", Phase::Succeeded).await;
     let freed = || async {
-        let runs = rig.runs().list(&Default::default()).await.unwrap();
+        let runs = rig.runs().list(&kube::api::ListParams::default()).await.unwrap();
         runs.items.len() == 1 && runs.items[0].finalizers().is_empty()
     };
     eventually(SOON, "the run without our finalizer", freed).await.unwrap();

@@ -36,7 +36,11 @@ async fn odd_requests_are_told_why_and_the_others_go_on() {
         object["apiVersion"] = json!("appstudio.redhat.com/v1alpha1");
         object["kind"] = json!("InternalRequest");
         object["metadata"]["name"] = json!(name);
-        async move { api.create(&Default::default(), &serde_json::from_value(object).unwrap()).await.unwrap() }
+        async move {
+            api.create(&kube::api::PostParams::default(), &serde_json::from_value(object).unwrap())
+                .await
+                .unwrap()
+        }
     };
     let reference = |resolver: Value, params: Value| json!({ "pipeline": { "pipelineRef": { "resolver": resolver, "params": params } } });
     let odd: Vec<Value> = vec![
@@ -85,7 +89,8 @@ async fn odd_requests_are_told_why_and_the_others_go_on() {
         assert_eq!(rig.ended(name).await.0, Phase::Succeeded, "{name}");
     }
     // Labels and annotations of all kinds, huge but legal.
-    let labels: serde_json::Map<String, Value> = (0..50).map(|n| (format!("appstudio.openshift.io/l{n}"), json!("v".repeat(63)))).collect();
+    let labels: serde_json::Map<String, Value> =
+        (0..50).map(|n| (format!("appstudio.openshift.io/l{n}"), json!("v".repeat(63)))).collect();
     let annotations = json!({ "note": "x".repeat(200_000) });
     create("heavy".into(), json!({ "metadata": { "labels": labels, "annotations": annotations }, "spec": { "request": "build" } })).await;
     assert_eq!(rig.ended("heavy").await.0, Phase::Succeeded);
@@ -94,7 +99,10 @@ async fn odd_requests_are_told_why_and_the_others_go_on() {
         for index in 0..count {
             let (phase, request) = ended_dynamic(&api, &format!("{prefix}-{index}")).await;
             assert_eq!(phase, "Rejected", "{request}");
-            assert!(request["status"]["conditions"][0]["message"].as_str().is_some_and(|text| text.len() > 10), "{request}");
+            assert!(
+                request["status"]["conditions"][0]["message"].as_str().is_some_and(|text| text.len() > 10),
+                "{request}"
+            );
         }
     }
     // A namespace that may not ask is told so in the words callers know.

@@ -15,11 +15,12 @@ use tarbet_jobs::tekton::Pipeline;
 use tarbet_testbed::{Tekton, eventually};
 
 /// Tekton takes seconds for each task.
-const LONG: Duration = Duration::from_secs(180);
+const LONG: Duration = Duration::from_mins(3);
 
 fn pipeline(name: &str, steps: Value, params: &[String]) -> Value {
     let declared: Vec<Value> = params.iter().map(|name| json!({ "name": name })).collect();
-    let given: Vec<Value> = params.iter().map(|name| json!({ "name": name, "value": format!("$(params.{name})") })).collect();
+    let given: Vec<Value> =
+        params.iter().map(|name| json!({ "name": name, "value": format!("$(params.{name})") })).collect();
     json!({
         "apiVersion": "tekton.dev/v1", "kind": "Pipeline", "metadata": { "name": name },
         "spec": {
@@ -63,13 +64,24 @@ async fn a_request_runs_on_real_tekton_with_results_and_logs() {
     install(&rig, &pipeline("slow", echo, &[])).await;
 
     // Every value that may pass, through environment and arguments of a real step.
-    let mut values: Vec<String> = injections().into_iter().filter(|value| tarbet_jobs::params::refusal(value).is_none()).collect();
+    let mut values: Vec<String> =
+        injections().into_iter().filter(|value| tarbet_jobs::params::refusal(value).is_none()).collect();
     values.retain(|value| value.len() < 2000);
     let names: Vec<String> = (0..values.len()).map(|n| format!("p{n}")).collect();
-    let env: Vec<Value> = names.iter().map(|name| json!({ "name": format!("V_{name}"), "value": format!("$(params.{name})") })).collect();
-    let mut args = vec![json!("-c"), json!("for value in \"$@\"; do printf %s \"$value\" | sha256sum; done; printf done > $(results.said.path)"), json!("sh")];
+    let env: Vec<Value> = names
+        .iter()
+        .map(|name| json!({ "name": format!("V_{name}"), "value": format!("$(params.{name})") }))
+        .collect();
+    let mut args = vec![
+        json!("-c"),
+        json!(
+            "for value in \"$@\"; do printf %s \"$value\" | sha256sum; done; printf done > $(results.said.path)"
+        ),
+        json!("sh"),
+    ];
     args.extend(names.iter().map(|name| json!(format!("$(params.{name})"))));
-    let list: String = names.iter().map(|name| format!("printf %s \"$V_{name}\" | sha256sum\n")).collect();
+    let lines = names.iter().map(|name| format!("printf %s \"$V_{name}\" | sha256sum"));
+    let list = lines.collect::<Vec<_>>().join("\n");
     let hash = json!([
         { "name": "env", "image": "none", "env": env, "script": format!("#!/bin/sh\n{list}") },
         { "name": "args", "image": "none", "command": ["sh"], "args": args },
@@ -92,7 +104,8 @@ async fn a_request_runs_on_real_tekton_with_results_and_logs() {
         let api = api.clone();
         async move {
             let look = || async {
-                let status = api.get(name).await.map_err(|error| error.to_string())?.status.unwrap_or_default();
+                let status =
+                    api.get(name).await.map_err(|error| error.to_string())?.status.unwrap_or_default();
                 if Phase::of(&status) == phase { Ok(status) } else { Err(format!("{status:?}")) }
             };
             eventually(LONG, &format!("{name} to be {phase:?}"), look).await.unwrap()
@@ -101,7 +114,10 @@ async fn a_request_runs_on_real_tekton_with_results_and_logs() {
     let good = until("good", Phase::Succeeded).await;
     assert_eq!(good.results.unwrap()["said"], "hello world");
     let logs = good.logs.unwrap();
-    assert_eq!(logs.iter().map(|log| (log.task.as_str(), log.step.as_str())).collect::<Vec<_>>(), [("work", "greet"), ("work", "after")]);
+    assert_eq!(
+        logs.iter().map(|log| (log.task.as_str(), log.step.as_str())).collect::<Vec<_>>(),
+        [("work", "greet"), ("work", "after")]
+    );
     assert_eq!(logs[0].tail, "password=[redacted]\ngreeting world\n");
     assert_eq!(logs[1].tail, "second step\n");
     let log = kept_log(&rig, "good").await;
@@ -114,7 +130,11 @@ async fn a_request_runs_on_real_tekton_with_results_and_logs() {
 
     until("hash", Phase::Succeeded).await;
     let log = kept_log(&rig, "hash").await;
-    let arrived: Vec<&str> = log.lines().filter(|line| !line.starts_with("===")).filter_map(|line| line.split(' ').next()).collect();
+    let arrived: Vec<&str> = log
+        .lines()
+        .filter(|line| !line.starts_with("==="))
+        .filter_map(|line| line.split(' ').next())
+        .collect();
     let expected: Vec<String> = values.iter().map(|value| hex::encode(Sha256::digest(value))).collect();
     assert_eq!(arrived.len(), expected.len() * 2, "{log}");
     for (index, value) in values.iter().enumerate() {
@@ -124,12 +144,20 @@ async fn a_request_runs_on_real_tekton_with_results_and_logs() {
 
     // Deleting a request ends its processes too.
     until("slow", Phase::Running).await;
-    rig.requests().delete("slow", &Default::default()).await.unwrap();
-    eventually(LONG, "the request to go", || async { api.get_opt("slow").await.is_ok_and(|found| found.is_none()) }).await.unwrap();
+    rig.requests().delete("slow", &kube::api::DeleteParams::default()).await.unwrap();
+    eventually(LONG, "the request to go", || async {
+        api.get_opt("slow").await.is_ok_and(|found| found.is_none())
+    })
+    .await
+    .unwrap();
     rig.no_runs().await;
     let kubectl = private.kubectl();
     let left = ["get", "taskrun,pod", "-n", &rig.namespace, "-o", "name"];
-    eventually(LONG, "nothing to be left", || async { kubectl.run(&left).await.is_ok_and(|names| names.is_empty()) }).await.unwrap();
+    eventually(LONG, "nothing to be left", || async {
+        kubectl.run(&left).await.is_ok_and(|names| names.is_empty())
+    })
+    .await
+    .unwrap();
     for name in ["good", "resolved", "bad", "hash"] {
         record.assert_once(name);
     }

@@ -95,7 +95,16 @@ impl Rig {
         let writes = Arc::new(AtomicUsize::new(0));
         let kubeconfigs = (private.kubeconfig(), public.kubeconfig());
         let counted = counting(remote.clone(), Arc::clone(&writes));
-        Self { local, remote, namespace, tenant, writes, metrics: Metrics::new("jobs", "test"), kubeconfigs, counted }
+        Self {
+            local,
+            remote,
+            namespace,
+            tenant,
+            writes,
+            metrics: Metrics::new("jobs", "test"),
+            kubeconfigs,
+            counted,
+        }
     }
 
     pub async fn configure(&self, spec: Value) {
@@ -312,8 +321,12 @@ impl Record {
         let watch_runs = Running::spawn(move |_| async move {
             let mut events = std::pin::pin!(watcher(api, watcher::Config::default()));
             while let Some(event) = events.next().await {
-                if let Ok(watcher::Event::Apply(run) | watcher::Event::InitApply(run) | watcher::Event::Delete(run)) = event {
-                    let owner = run.annotations().get("operator-sdk/primary-resource").cloned().unwrap_or_default();
+                if let Ok(
+                    watcher::Event::Apply(run) | watcher::Event::InitApply(run) | watcher::Event::Delete(run),
+                ) = event
+                {
+                    let owner =
+                        run.annotations().get("operator-sdk/primary-resource").cloned().unwrap_or_default();
                     let request = owner.split_once('/').map(|(_, name)| name.to_owned()).unwrap_or_default();
                     seen.lock().unwrap().entry(request).or_default().insert(run.uid().unwrap());
                 }

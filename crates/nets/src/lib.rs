@@ -18,6 +18,7 @@ pub mod orchestrator;
 pub mod plan;
 pub mod role;
 pub mod tags;
+mod turns;
 pub mod values;
 pub mod wire;
 

@@ -8,7 +8,6 @@
 mod apply;
 mod grpc;
 mod links;
-mod locks;
 mod observe;
 mod operation;
 mod places;
@@ -33,6 +32,7 @@ use crate::error::Error;
 use crate::metrics::NetsMetrics;
 use crate::model::{Created, Flags, Mapping};
 use crate::tags::Tags;
+use crate::turns::Turns;
 use crate::values::Values;
 
 pub use observe::{Difference, Topology};
@@ -53,7 +53,7 @@ pub(crate) struct Inner {
     operations: operation::Operations,
     rules: rules::Rules,
     made: Table<String, rules::MadeFrom>,
-    locks: locks::Locks,
+    turns: Turns,
     metrics: NetsMetrics,
     flags: std::collections::BTreeMap<String, Flags>,
     /// Operations outlive the connection that asked for them.
@@ -94,7 +94,7 @@ impl Orchestrator {
             operations: operation::Operations::new(store, config.operations_kept)?,
             rules: rules::Rules::new(store)?,
             made: Table::new(store, "nets-resources")?,
-            locks: locks::Locks::default(),
+            turns: Turns::default(),
             metrics,
             flags: config.feature_flags.clone(),
             tasks: TaskTracker::new(),

@@ -9,7 +9,7 @@ use tarbet_telemetry::{Coded, Health, Metrics, Problem, Stage, Supervisor};
 use tokio::net::TcpListener;
 use tonic::service::Routes;
 
-use crate::cloud::{Cloud, Remote};
+use crate::cloud::{Cloud, Guarded, Remote};
 use crate::config::{ListenConfig, NetsConfig};
 use crate::controller::LateController;
 use crate::error::Error;
@@ -49,7 +49,8 @@ pub async fn nets(config: NetsConfig, around: &Surroundings) -> Result<Orchestra
             None => Arc::new(Remote::new(&plugin.name, &plugin.host, plugin.port)?),
             Some(local) => {
                 let controller = Arc::new(late.clone());
-                Arc::new(crate::local::Local::open(&plugin.name, local, &around.store, controller).await?)
+                let cloud = crate::local::Local::open(&plugin.name, local, &around.store, controller).await?;
+                Arc::new(Guarded::new(local.policy.clone(), cloud))
             }
         };
         clouds.insert(plugin.name.clone(), cloud);

@@ -4,6 +4,7 @@
 mod it {
     mod bed;
     mod crash;
+    mod local;
     mod orchestrator;
     mod tags;
 }

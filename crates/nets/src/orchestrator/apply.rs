@@ -122,7 +122,7 @@ impl Inner {
 
     async fn give_rules(&self, target: &Target, rules: Vec<Rule>) -> Result<(), Error> {
         let subscriber = target.subscriber().to_string();
-        let _turn = self.locks.turn(&subscriber).await;
+        let _turn = self.turns.turn(&subscriber).await;
         self.give_rules_in_turn(target, &subscriber, rules).await
     }
 
@@ -142,7 +142,7 @@ impl Inner {
 
     async fn take_rules(&self, target: &Target, names: &[String]) -> Result<(), Error> {
         let subscriber = target.subscriber().to_string();
-        let _turn = self.locks.turn(&subscriber).await;
+        let _turn = self.turns.turn(&subscriber).await;
         self.places
             .cloud(&target.cloud)?
             .delete_rules(&target.namespace, &target.uri, names.to_vec())
@@ -187,7 +187,7 @@ impl Inner {
             ip: None,
         };
         let name = subscriber.to_string();
-        let _turn = self.locks.turn(&name).await;
+        let _turn = self.turns.turn(&name).await;
         let set = match self.permit_list(&target).await {
             // Gone, with its permit list: nothing follows the tag any more.
             Err(error) if error.is_not_found() => return Ok(()),

@@ -76,7 +76,7 @@ impl Inner {
         cancel: &CancellationToken,
     ) -> Result<(), Error> {
         let name = self.link(request).await?.name();
-        let _turn = self.locks.turn(&format!("link {name}")).await;
+        let _turn = self.turns.turn(&format!("link {name}")).await;
         let mut link = self.link(request).await?;
         loop {
             let step = link.next();
@@ -96,7 +96,7 @@ impl Inner {
         match step {
             Step::ChooseAddresses => {
                 // Two links that choose at once must not choose the same.
-                let _turn = self.locks.turn("tunnel addresses").await;
+                let _turn = self.turns.turn("tunnel addresses").await;
                 let mut used = self.spaces.used_bgp(&self.places).await?;
                 for other in self.links.list().await? {
                     used.extend(other.tunnels.iter().flat_map(|ends| [ends.a, ends.b]));
@@ -140,7 +140,7 @@ impl Inner {
 
     /// Takes a link down, one end after the other. The record goes last.
     pub(super) async fn disconnect(&self, name: &str) -> Result<(), Error> {
-        let _turn = self.locks.turn(&format!("link {name}")).await;
+        let _turn = self.turns.turn(&format!("link {name}")).await;
         let Some(mut link) = self.links.get(name).await? else { return Ok(()) };
         for side in [Side::A, Side::B] {
             // From here on the link counts as broken, so that a new request mends it.

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 #[derive(Default)]
-pub(super) struct Locks(Mutex<HashMap<String, Weak<AsyncMutex<()>>>>);
+/// Turns by name.
+pub(crate) struct Turns(Mutex<HashMap<String, Weak<AsyncMutex<()>>>>);
 
-impl Locks {
+impl Turns {
     /// Waits for the turn of this name.
-    pub(super) async fn turn(&self, name: &str) -> OwnedMutexGuard<()> {
+    pub(crate) async fn turn(&self, name: &str) -> OwnedMutexGuard<()> {
         let lock = {
             let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             // Names that nobody waits for are forgotten from time to time.

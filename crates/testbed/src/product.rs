@@ -9,7 +9,7 @@ use tokio::process::Command;
 use crate::{Folder, Lease, Process, Program};
 
 /// How long a role may take to be ready on a busy machine.
-const READY: Duration = Duration::from_secs(60);
+const READY: Duration = Duration::from_mins(1);
 
 /// An installation: one binary, one folder, one certificate authority, one secret among gateways.
 pub struct Product {
@@ -122,6 +122,24 @@ impl Product {
         agent.ready().await.with_context(|| format!("the agent {name} did not become ready"))?;
         Ok(agent)
     }
+
+    /// Starts any other role with these arguments, and waits until it is ready.
+    pub async fn role(&self, name: &str, args: &[&str]) -> Result<Agent> {
+        let ports = Lease::block(1)?;
+        let observe = format!("127.0.0.1:{}", ports.port(0));
+        let program = Program::new(&self.binary).args(args).args(["--observability-listen", &observe]);
+        let process = Process::start(&self.folder, name, program.grace(Duration::from_secs(15)))?;
+        let mut role = Agent { process, ports };
+        role.ready().await.with_context(|| format!("the role {name} did not become ready"))?;
+        Ok(role)
+    }
+
+    /// Runs a command that needs no gateway, and gives its exit code and what it prints.
+    pub async fn command(&self, args: &[&str]) -> Result<(Option<i32>, String)> {
+        let output = Command::new(&self.binary).args(args).kill_on_drop(true).output().await?;
+        let said = [output.stdout, output.stderr].concat();
+        Ok((output.status.code(), String::from_utf8_lossy(&said).trim_end().to_owned()))
+    }
 }
 
 /// A running gateway.
@@ -164,7 +182,7 @@ impl Gateway {
     }
 }
 
-/// A running agent.
+/// A running agent, or any other role that only has probes.
 pub struct Agent {
     /// Its process.
     pub process: Process,

@@ -3,6 +3,7 @@
 //! Each step prints the command a user would type, what it proves and how long it took. The tour
 //! ends with a count; whatever it started ends with it.
 
+mod jobs;
 mod reach;
 mod steps;
 
@@ -28,8 +29,9 @@ async fn main() -> ExitCode {
 
 async fn walk(tour: &mut Tour, binary: PathBuf) -> Result<()> {
     let reach = reach::walk(tour, &binary).await?;
+    let _jobs = jobs::walk(tour, &reach).await?;
     if std::env::var_os("KEEP").is_some_and(|keep| !keep.is_empty() && keep != "0") {
-        reach.stay(tour).await;
+        reach.stay().await;
     }
     Ok(())
 }

@@ -7,19 +7,19 @@ use serde_json::Value;
 use tarbet_testbed::product::{Agent, Gateway, Product};
 use tarbet_testbed::{ControlPlane, Kubectl, Redis};
 
-use crate::steps::Tour;
+use crate::steps::{Tour, chapter, note};
 
 /// What the chapter leaves running.
 pub(crate) struct Scene {
     _redis: Redis,
-    plane: ControlPlane,
-    product: Product,
+    pub(crate) plane: ControlPlane,
+    pub(crate) product: Product,
     gateway: Gateway,
     _agent: Agent,
 }
 
 pub(crate) async fn walk(tour: &mut Tour, binary: &Path) -> Result<Scene> {
-    tour.chapter("Reach: a cluster behind a firewall, through any of several gateways");
+    chapter("Reach: a cluster behind a firewall, through any of several gateways");
     let (redis, plane) = tour
         .step("A private Kubernetes cluster and a Redis, both real", "(the test bed starts them)", async {
             let (redis, plane) = tokio::try_join!(Redis::start(), ControlPlane::start("private"))?;
@@ -147,24 +147,21 @@ async fn login(
 
 impl Scene {
     /// Keeps everything up until Ctrl-C.
-    pub(crate) async fn stay(&self, tour: &Tour) {
-        tour.chapter("Staying up until Ctrl-C");
+    pub(crate) async fn stay(&self) {
+        chapter("Staying up until Ctrl-C");
         let kubeconfig = self.product.folder().path().join("lab.kubeconfig");
-        tour.note(&format!("export KUBECONFIG={}; kubectl --context lab get all -A", kubeconfig.display()));
-        tour.note(&format!(
+        note(&format!("export KUBECONFIG={}; kubectl --context lab get all -A", kubeconfig.display()));
+        note(&format!(
             "export TARBET_SERVER={} TARBET_CA_FILE={}",
             self.gateway.api(),
             self.product.authority().display()
         ));
-        tour.note(&format!(
-            "export TARBET_TOKEN_FILE={}; tarbet site list",
-            self.product.admin_token().display()
-        ));
-        tour.note(&format!(
+        note(&format!("export TARBET_TOKEN_FILE={}; tarbet site list", self.product.admin_token().display()));
+        note(&format!(
             "curl {}/readyz; the site itself: {}",
             self.gateway.observability(),
             self.plane.server()
         ));
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }

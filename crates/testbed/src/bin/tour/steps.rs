@@ -20,11 +20,6 @@ impl Default for Tour {
 }
 
 impl Tour {
-    /// A heading.
-    pub(crate) fn chapter(&self, title: &str) {
-        say(&format!("\n── {title} ──"));
-    }
-
     /// One step: what it shows, what a user would type for it, and the doing, which gives what to
     /// show of the outcome.
     pub(crate) async fn step<T>(
@@ -48,11 +43,6 @@ impl Tour {
         Ok(value)
     }
 
-    /// Something worth knowing between steps.
-    pub(crate) fn note(&self, text: &str) {
-        say(&format!("   {text}"));
-    }
-
     /// The count at the end.
     pub(crate) fn close(&self, ended: Result<()>) -> ExitCode {
         let seconds = self.begun.elapsed().as_secs();
@@ -74,6 +64,16 @@ impl Tour {
             }
         }
     }
+}
+
+/// A heading.
+pub(crate) fn chapter(title: &str) {
+    say(&format!("\n── {title} ──"));
+}
+
+/// Something worth knowing between steps.
+pub(crate) fn note(text: &str) {
+    say(&format!("   {text}"));
 }
 
 #[expect(clippy::print_stdout, reason = "a tour is there to be read")]

@@ -45,6 +45,8 @@ const NO_PUSH: Duration = Duration::from_secs(60);
 /// Words of a plugin in our messages.
 const MAX_WORDS: usize = 4000;
 
+const NO_UID: &str = "a pod has no UID of Kubernetes' form";
+
 /// How the API server works.
 #[derive(Debug, Clone)]
 pub struct InterlinkConfig {
@@ -154,7 +156,7 @@ async fn create(State(server): State<Server>, request: Request) -> Response {
     let mut last = None;
     for create in creates {
         if !is_uid(create.pod.metadata.uid.as_deref().unwrap_or_default()) {
-            return bad_request(&"the pod has no UID of Kubernetes' form");
+            return bad_request(&NO_UID);
         }
         match server.create_one(&session, retrieve(create, server.export)).await {
             Ok(answer) if answer.status().is_success() => last = Some(answer),
@@ -236,6 +238,7 @@ async fn delete(State(server): State<Server>, request: Request) -> Response {
     };
     let pods = match read_items::<PodRef>(&body, "a pod, or a list of them") {
         Ok(pods) if pods.items.is_empty() => return bad_request(&"it holds no pod"),
+        Ok(pods) if pods.items.iter().any(|pod| !is_uid(&pod.metadata.uid)) => return bad_request(&NO_UID),
         Ok(pods) => pods,
         Err(error) => return bad_request(&error),
     };
@@ -276,7 +279,8 @@ async fn status(State(server): State<Server>, request: Request) -> Response {
     let mut asked = Vec::with_capacity(raw.len());
     for one in &raw {
         match read::<PodRef>(one.get().as_bytes(), "a pod") {
-            Ok(pod) => asked.push(pod),
+            Ok(pod) if is_uid(&pod.metadata.uid) => asked.push(pod),
+            Ok(_) => return bad_request(&NO_UID),
             Err(error) => return bad_request(&error),
         }
     }

@@ -19,7 +19,7 @@ use tokio::sync::broadcast::error::RecvError;
 use crate::runner::{Runner, Session};
 use crate::serve::{bad_request, failure, whole};
 use crate::wire::extension::{EXEC, EXEC_UPGRADE, EXTENSIONS, EXTENSIONS_HEADER, LIST, UPDATE, WATCH};
-use crate::wire::{ExecRequest, Frame, LogRequest, PodRef, PodStatus, PodUpdate, RetrievedPod, Taint, read, read_items};
+use crate::wire::{ExecRequest, Frame, LogRequest, PodRef, PodStatus, PodUpdate, RetrievedPod, Taint, is_uid, read, read_items};
 
 /// A watcher hears at least this often that the stream is alive.
 const HEARTBEAT: Duration = Duration::from_secs(10);
@@ -137,6 +137,9 @@ async fn status(State(plugin): State<Plugin>, request: Request) -> Response {
 async fn pods(request: Request) -> Result<Vec<PodRef>, Response> {
     let body = whole(request.into_body()).await?;
     let pods = read_items::<PodRef>(&body, "a pod, or a list of them").map_err(|error| bad_request(&error))?;
+    if pods.items.iter().any(|pod| !is_uid(&pod.metadata.uid)) {
+        return Err(bad_request(&"a pod has no UID of Kubernetes' form"));
+    }
     Ok(pods.items)
 }
 

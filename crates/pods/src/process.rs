@@ -4,7 +4,6 @@
 //! process id and start time, which no other process ever shares.
 
 use std::fs;
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -44,12 +43,11 @@ impl BatchSystem for Processes {
             move |error: std::io::Error| SubmitError::Refused(format!("{what}: {error}"))
         };
         let output = fs::File::create(job.folder.join("job.out")).map_err(refused("cannot write job.out"))?;
-        let mut command = std::process::Command::new("setsid");
+        let mut command = Command::new("setsid");
         command.arg(&self.bash).arg(&job.script).current_dir("/");
         command.stdin(Stdio::null()).stdout(output.try_clone().map_err(refused("cannot write job.out"))?).stderr(output);
-        // A group of its own already, so that a signal to the plugin's group spares it.
-        command.process_group(0);
-        let mut child = Command::from(command).spawn().map_err(refused("cannot run setsid"))?;
+        // No group of its own yet: `setsid` would then go on in another process than the one we know.
+        let mut child = command.spawn().map_err(refused("cannot run setsid"))?;
         let id = child.id().and_then(identity).unwrap_or_else(|| "0-0".into());
         // Waited for, or it would stay a zombie until the plugin ends.
         tokio::spawn(async move { child.wait().await });

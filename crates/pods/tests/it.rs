@@ -2,6 +2,7 @@
 
 mod it {
     mod api;
+    mod crash;
     mod docker;
     mod node;
     mod node_tekton;

@@ -1,0 +1,162 @@
+//! A plugin that is killed at any moment loses no pod and runs none twice.
+//!
+//! The plugin runs in a process of its own: this very program, told by a variable what it is.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use rand::Rng;
+use serde_json::{Value, json};
+use tarbet_pods::edge::{EdgeConfig, Environment, Part, start};
+use tarbet_telemetry::{Health, Supervisor};
+use tarbet_testbed::{Lease, eventually};
+use tokio::process::{Child, Command};
+
+use super::pods::{PATIENCE, effort, shell, uid_of};
+
+const ROLE: &str = "TARBET_PODS_TEST_PLUGIN";
+
+/// The plugin, when this program is started as one; otherwise nothing.
+#[tokio::test]
+async fn the_plugin_itself() {
+    let Ok(text) = std::env::var(ROLE) else { return };
+    let settings: Value = serde_json::from_str(&text).unwrap();
+    let config: EdgeConfig = serde_json::from_value(settings["config"].clone()).unwrap();
+    let part = if settings["docker"] == true { Part::Docker } else { Part::Process };
+    let (supervisor, environment) = (Supervisor::default(), Environment::new());
+    start(part, config, &environment, &supervisor, &Health::default()).await.unwrap();
+    supervisor.run(Duration::from_secs(1), std::future::pending).await.unwrap();
+}
+
+fn launch(settings: &Value) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "it::crash::the_plugin_itself", "--nocapture"])
+        .env(ROLE, settings.to_string())
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap()
+}
+
+struct Bed {
+    settings: Value,
+    url: String,
+    http: reqwest::Client,
+    plugin: Child,
+}
+
+impl Bed {
+    fn new(settings: Value, port: u16) -> Self {
+        let plugin = launch(&settings);
+        Self { settings, url: format!("http://127.0.0.1:{port}"), http: reqwest::Client::new(), plugin }
+    }
+
+    /// Kills the plugin without a word and starts another.
+    async fn kill(&mut self) {
+        self.plugin.kill().await.unwrap();
+        self.plugin = launch(&self.settings);
+    }
+
+    /// Calls until there is an answer; a call that was cut off is made again, as a node does.
+    async fn call(&self, path: &str, body: &Value) -> Value {
+        eventually(PATIENCE, path, || async {
+            let answer = self.http.post(format!("{}{path}", self.url)).json(body).send().await?;
+            let (status, text) = (answer.status(), answer.text().await?);
+            anyhow::ensure!(status.is_success() || status.as_u16() == 410, "{status} {text}");
+            Ok::<_, anyhow::Error>(serde_json::from_str(&text).unwrap_or(Value::Null))
+        })
+        .await
+        .unwrap()
+    }
+
+    async fn ended(&self, pod: &Value) -> Value {
+        eventually(PATIENCE, "the end of the pod", || async {
+            let states = self.call("/status", &json!([pod])).await;
+            let end = states[0]["containers"][0]["state"]["terminated"].clone();
+            if end.is_object() { Ok(end) } else { Err(states.to_string()) }
+        })
+        .await
+        .unwrap()
+    }
+}
+
+/// Pods whose every run leaves one line, while the plugin is killed again and again.
+async fn storm(mut bed: Bed, lines: &dyn Fn(&str) -> Vec<String>, make: &dyn Fn(&str) -> Value, rounds: u32) {
+    let mut pods = Vec::new();
+    for round in 0..rounds {
+        let pod = super::pods::pod(json!({}));
+        let uid = uid_of(&pod);
+        let mut body = serde_json::to_value(&pod).unwrap();
+        body["pod"]["spec"] = make(&uid);
+        let wait = Duration::from_millis(rand::rng().random_range(0..400));
+        let create = bed.call("/create", &body);
+        // The kill falls before, into or after the call; the call is then made again.
+        tokio::select! {
+            biased;
+            () = tokio::time::sleep(wait) => {}
+            _ = create => {}
+        }
+        bed.kill().await;
+        bed.call("/create", &body).await;
+        pods.push((uid, body["pod"].clone(), round % 3));
+    }
+    for (uid, pod, _) in &pods {
+        assert_eq!(bed.ended(pod).await["exitCode"], 0);
+        assert_eq!(lines(uid), ["ran"], "{uid} ran exactly once");
+    }
+    for (_, pod, _) in &pods {
+        bed.call("/delete", pod).await;
+        assert_eq!(bed.call("/status", &json!([pod])).await, json!([]));
+    }
+    bed.plugin.kill().await.unwrap();
+}
+
+fn config(folder: &Path, port: u16) -> EdgeConfig {
+    EdgeConfig {
+        sidecar_port: port.to_string(),
+        data_root_folder: folder.join("data"),
+        policy: tarbet_pods::plan::Policy { allowed_host_paths: vec![folder.join("out")], ..Default::default() },
+        docker_network: "none".into(),
+        status_seconds: 1,
+        ..Default::default()
+    }
+}
+
+fn spec(folder: &Path, uid: &str) -> Value {
+    let out: PathBuf = folder.join("out");
+    let mut main = shell("main", &format!("echo ran >> /out/{uid}; sleep 0.3"));
+    main["volumeMounts"] = json!([{"name": "out", "mountPath": "/out"}]);
+    json!({
+        "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
+        "volumes": [{"name": "out", "hostPath": {"path": out}}],
+        "initContainers": [shell("init", "sleep 0.1")],
+        "containers": [main],
+    })
+}
+
+async fn check(docker: Option<String>, rounds: u32) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("out")).unwrap();
+    let lease = Lease::block(1).unwrap();
+    let mut config = config(folder.path(), lease.port(0));
+    let is_docker = docker.is_some();
+    config.docker_host = docker.unwrap_or_default();
+    let bed = Bed::new(json!({"docker": is_docker, "config": config}), lease.port(0));
+    let lines = |uid: &str| {
+        let text = fs::read_to_string(folder.path().join("out").join(uid)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    storm(bed, &lines, &|uid| spec(folder.path(), uid), rounds).await;
+}
+
+#[tokio::test]
+async fn docker_pods_run_once_whenever_the_plugin_is_killed() {
+    check(Some(super::docker::daemon().await.url()), effort(5)).await;
+}
+
+#[tokio::test]
+async fn processes_run_once_whenever_the_plugin_is_killed() {
+    check(None, effort(5)).await;
+}

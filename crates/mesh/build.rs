@@ -8,8 +8,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .iter()
         .map(|file| root.join(file))
         .collect();
-    for file in &files {
-        println!("cargo::rerun-if-changed={}", file.display());
+    for folder in ["envoy", "federation", "google"] {
+        println!("cargo::rerun-if-changed={}", root.join(folder).display());
     }
     let descriptors = protox::compile(&files, [&root])?;
     tonic_prost_build::configure()

@@ -3,16 +3,32 @@
 //!
 //! [`crd`] holds the objects; [`plan::plan`] decides, purely, which Istio objects follow from them,
 //! from the Services of the cluster and from what peers offer; [`fds`] tells peers and hears them;
-//! [`controller`] makes the cluster so. [`offline`] renders the same plan from files.
+//! a [`Controller`] makes the cluster so. [`offline`] renders the same plan from files.
 //!
 //! It refuses to believe a peer more than [`vet`] allows, to export what no rule names, and to
 //! withdraw what a silent peer offered before its time is over.
 
+mod apply;
+mod cleanup;
+mod config;
+mod controller;
 pub mod crd;
+mod error;
+pub mod fds;
+mod live;
+mod metrics;
 pub mod model;
 mod names;
 mod observe;
 pub mod offline;
+pub mod peers;
 pub mod plan;
 mod select;
+mod status;
 pub mod vet;
+
+pub use cleanup::cleanup;
+pub use config::MeshConfig;
+pub use controller::Controller;
+pub use error::MeshError;
+pub use metrics::MeshMetrics;

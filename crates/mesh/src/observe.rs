@@ -1,5 +1,7 @@
 //! What of the cluster's own objects the decisions need: read from the typed objects of Kubernetes.
 
+mod mirrors;
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Service as KubeService;
@@ -7,6 +9,8 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::model::{Backends, Service, ServicePort, Sort};
+
+pub(crate) use mirrors::Mirrors;
 
 /// A Service, trimmed.
 pub(crate) fn service(service: &KubeService) -> Service {

@@ -6,14 +6,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::crd::{FederationServiceRules, GROUP, MeshFederation, VERSION};
+use crate::crd::{FederationServiceRules, MeshFederation};
 use crate::model::Offer;
 use crate::observe;
-use crate::plan::{Flavour, Object, Owner, Plan, World, plan};
+use crate::plan::{Flavour, Object, Owners, Plan, World, plan};
 
 /// Files that cannot be rendered.
 #[derive(Debug, thiserror::Error)]
@@ -109,46 +108,6 @@ fn render(world: &World, owners: &Owners) -> Rendered {
 struct Read {
     world: World,
     owners: Owners,
-}
-
-/// The identities of the two objects that own the others.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Owners {
-    /// Namespace, name and uid of the rules.
-    pub(crate) rules: Option<(String, String, String)>,
-    /// Name and uid of the federation.
-    pub(crate) federation: Option<(String, String)>,
-    /// The uids of ImportedServices by namespace and name.
-    pub(crate) imported: BTreeMap<(String, String), String>,
-}
-
-impl Owners {
-    /// The reference to the owner of an object. An owner of another namespace cannot be named, so
-    /// the federation, which has none, stands in; its sweep by label removes the object earlier.
-    pub(crate) fn of(&self, object: &Object) -> Option<OwnerReference> {
-        let reference = |kind: &str, name: &str, uid: &str| OwnerReference {
-            api_version: format!("{GROUP}/{VERSION}"),
-            kind: kind.to_owned(),
-            name: name.to_owned(),
-            uid: uid.to_owned(),
-            ..OwnerReference::default()
-        };
-        match &object.owner {
-            Owner::Rules => {
-                if let Some((namespace, name, uid)) = &self.rules
-                    && *namespace == object.namespace
-                {
-                    return Some(reference("FederationServiceRules", name, uid));
-                }
-            }
-            Owner::Imported { namespace, name } if *namespace == object.namespace => {
-                let uid = self.imported.get(&(namespace.clone(), name.clone())).map_or("", String::as_str);
-                return Some(reference("ImportedService", name, uid));
-            }
-            Owner::Imported { .. } | Owner::Federation => {}
-        }
-        self.federation.as_ref().map(|(name, uid)| reference("MeshFederation", name, uid))
-    }
 }
 
 impl Read {

@@ -8,6 +8,7 @@ mod egress;
 mod export;
 mod import;
 mod object;
+mod owners;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +17,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 pub use object::{Flavour, Kind, MANAGED_BY, MESH_LABEL, Object, Owner};
+pub use owners::Owners;
 
 use crate::crd::{FederationServiceRulesSpec, MeshFederationSpec, Refusal, Remote};
 use crate::model::{Backends, Key, Labels, Offer, Service};

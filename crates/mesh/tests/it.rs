@@ -1,6 +1,11 @@
 //! Mesh against real parts.
 
-#[path = "it/crds.rs"]
-mod crds;
-#[path = "it/world.rs"]
-mod world;
+#[cfg(test)]
+mod it {
+    mod crds;
+    mod discovery;
+    mod federation;
+    mod judged;
+    mod selectors;
+    mod world;
+}

@@ -60,11 +60,12 @@ macro_rules! codes {
 pub mod cluster;
 pub mod ground;
 pub mod jobs;
+pub mod mesh;
 pub mod nets;
 pub mod pods;
 pub mod reach;
 
-static RANGES: &[&[&Code]] = &[ground::RANGE, cluster::RANGE, reach::RANGE, jobs::RANGE, pods::RANGE, nets::RANGE];
+static RANGES: &[&[&Code]] = &[ground::RANGE, cluster::RANGE, reach::RANGE, jobs::RANGE, pods::RANGE, nets::RANGE, mesh::RANGE];
 
 /// Every code, in order.
 pub fn all() -> impl Iterator<Item = &'static Code> {

@@ -1,0 +1,95 @@
+//! Removes everything that federation made, and what it was made for.
+
+use std::collections::BTreeMap;
+
+use futures::StreamExt;
+use kube::api::{DeleteParams, ListParams};
+use kube::core::{DeserializeGuard, DynamicObject};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tarbet_cluster::Class;
+
+use crate::crd::{FederationServiceRules, MeshFederation};
+use crate::error::MeshError;
+use crate::plan::{Kind, MANAGED_BY};
+
+/// Deletions at once.
+const AT_ONCE: usize = 32;
+
+/// Deletes the rules and federations, so that a running controller makes nothing new, and then
+/// everything with our label. Returns how many objects of each kind went.
+pub async fn cleanup(client: &Client) -> Result<BTreeMap<&'static str, usize>, MeshError> {
+    let mut gone = BTreeMap::new();
+    gone.insert(
+        "FederationServiceRules",
+        delete_all::<FederationServiceRules>(client, "FederationServiceRules").await?,
+    );
+    gone.insert("MeshFederation", delete_all::<MeshFederation>(client, "MeshFederation").await?);
+    for kind in Kind::ALL {
+        gone.insert(kind.name(), sweep(client, kind).await?);
+    }
+    gone.retain(|_, count| *count > 0);
+    Ok(gone)
+}
+
+async fn delete_all<K>(client: &Client, kind: &str) -> Result<usize, MeshError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+    K: Resource,
+{
+    let failed = |what: &str| {
+        let what = format!("{what} {kind} objects");
+        move |source: kube::Error| MeshError::Cluster { what, source: Box::new(source) }
+    };
+    let api: Api<DeserializeGuard<DynamicObject>> =
+        Api::all_with(client.clone(), &kube::core::ApiResource::erase::<K>(&()));
+    let list = match api.list_metadata(&ListParams::default()).await {
+        Ok(list) => list.items,
+        Err(error) if tarbet_cluster::class(&error) == Class::Missing => return Ok(0),
+        Err(error) => return Err(failed("list")(error)),
+    };
+    let mut count = 0;
+    for object in list {
+        let resource = kube::core::ApiResource::erase::<K>(&());
+        let api: Api<DynamicObject> = match object.namespace() {
+            Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
+            None => Api::all_with(client.clone(), &resource),
+        };
+        count += deleted(api.delete(&object.name_any(), &DeleteParams::background()).await)
+            .map_err(failed("delete"))?;
+    }
+    Ok(count)
+}
+
+async fn sweep(client: &Client, kind: Kind) -> Result<usize, MeshError> {
+    let failed = |what: &'static str| {
+        move |source: kube::Error| MeshError::Cluster {
+            what: format!("{what} {} objects", kind.name()),
+            source: Box::new(source),
+        }
+    };
+    let resource = kind.resource();
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let ours = ListParams::default().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1));
+    let list = match api.list_metadata(&ours).await {
+        Ok(list) => list.items,
+        // A kind that is not served cannot have objects.
+        Err(error) if tarbet_cluster::class(&error) == Class::Missing => return Ok(0),
+        Err(error) => return Err(failed("list")(error)),
+    };
+    let deletes = list.into_iter().map(|object| {
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(client.clone(), &object.namespace().unwrap_or_default(), &resource);
+        async move { deleted(api.delete(&object.name_any(), &DeleteParams::background()).await) }
+    });
+    let results: Vec<_> = futures::stream::iter(deletes).buffer_unordered(AT_ONCE).collect().await;
+    results.into_iter().sum::<Result<usize, kube::Error>>().map_err(failed("delete"))
+}
+
+fn deleted<T>(result: kube::Result<T>) -> kube::Result<usize> {
+    match result {
+        Ok(_) => Ok(1),
+        Err(error) if tarbet_cluster::class(&error) == Class::Missing => Ok(0),
+        Err(error) => Err(error),
+    }
+}

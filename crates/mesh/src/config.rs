@@ -1,0 +1,76 @@
+//! What the controller itself is told. What is federated is told by the custom resources.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The federation controller and its discovery.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct MeshConfig {
+    /// The kubeconfig of the cluster; without it, KUBECONFIG, the pod's account, then the home folder.
+    pub kubeconfig: Option<PathBuf>,
+    /// The namespace of the controller and of the rules. Also POD_NAMESPACE; `istio-system` if nothing says.
+    pub namespace: Option<String>,
+    /// Where peers ask for what is exported.
+    #[schemars(with = "String")]
+    pub listen: SocketAddr,
+    /// How long the services of a peer that does not answer are kept.
+    #[serde(with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub hold_down: Duration,
+    /// How often host names of remotes are resolved again.
+    #[serde(with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub resolve_every: Duration,
+    /// Where the discovery of a mesh is, by its id, if not behind its ingress: `west: 10.0.0.7:15080`.
+    pub discovery: BTreeMap<String, String>,
+    /// The site through whose agent the discovery of a mesh is reached, by the mesh's id.
+    pub via_site: BTreeMap<String, String>,
+    /// How many services one peer may offer.
+    pub max_services: usize,
+    /// One of several replicas writes; all of them answer peers.
+    pub leader_election: bool,
+}
+
+impl Default for MeshConfig {
+    fn default() -> Self {
+        Self {
+            kubeconfig: None,
+            namespace: None,
+            listen: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), crate::plan::DISCOVERY_PORT),
+            hold_down: Duration::from_mins(1),
+            resolve_every: Duration::from_secs(10),
+            discovery: BTreeMap::new(),
+            via_site: BTreeMap::new(),
+            max_services: 20_000,
+            leader_election: true,
+        }
+    }
+}
+
+impl MeshConfig {
+    /// What the types alone cannot refuse, as setting and message.
+    pub fn mistakes(&self) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        for (mesh, address) in &self.discovery {
+            if let Err(error) = address.parse::<tarbet_link::Address>() {
+                found.push((format!("discovery.{mesh}"), error.to_string()));
+            }
+            if self.via_site.contains_key(mesh) {
+                found.push((
+                    format!("via_site.{mesh}"),
+                    "the mesh is also in `discovery`: one way is needed".into(),
+                ));
+            }
+        }
+        if self.resolve_every.is_zero() {
+            found.push(("resolve_every".into(), "must be longer than nothing".into()));
+        }
+        found
+    }
+}

@@ -1,0 +1,220 @@
+//! The controller: watches the cluster and peers, decides, and makes the cluster so.
+//!
+//! Every replica watches and answers peers. The one that leads also subscribes to peers and
+//! writes. Who starts whom: [`Controller::run`] starts the watches, the publisher and the listener;
+//! a term of leadership starts the reconciler, one subscription for each remote, the keeper of
+//! hold-downs and the resolver, and ends all of them with itself. Nothing is kept over a term: the
+//! next one remembers peers by the ImportedServices that are there.
+
+mod keep;
+mod reconcile;
+mod resolve;
+mod subscriptions;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::Client;
+use tarbet_cluster::{Election, Outcome, Queue, Term, Timings};
+use tarbet_link::{Dialer, NetDialer};
+use tarbet_telemetry::Health;
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::MeshConfig;
+use crate::error::MeshError;
+use crate::fds::{Discovery, Snapshot, serve};
+use crate::metrics::MeshMetrics;
+use crate::model::Offer;
+use crate::observe::Mirrors;
+use crate::peers::Peers;
+use crate::plan;
+
+/// A federation controller, ready to run.
+pub struct Controller {
+    config: MeshConfig,
+    namespace: String,
+    client: Client,
+    /// Ways to peers that are reached through a site, by the id of the mesh.
+    ways: BTreeMap<String, Arc<dyn Dialer>>,
+    metrics: MeshMetrics,
+    health: Health,
+    identity: String,
+    timings: Timings,
+}
+
+/// What all tasks of one process share.
+struct Shared {
+    config: MeshConfig,
+    namespace: String,
+    client: Client,
+    ways: BTreeMap<String, Arc<dyn Dialer>>,
+    mirrors: Mirrors,
+    metrics: MeshMetrics,
+    publish: Queue<()>,
+    reconcile: Queue<()>,
+    snapshots: watch::Sender<Option<Arc<Snapshot>>>,
+    peers: Mutex<Peers>,
+    /// Told when a peer fell silent or came back: the next end of a hold-down may have moved.
+    silences: Notify,
+    resolved: Mutex<BTreeMap<String, Vec<IpAddr>>>,
+    /// The host names to resolve.
+    hostnames: watch::Sender<Vec<String>>,
+}
+
+impl Shared {
+    fn peers(&self) -> MutexGuard<'_, Peers> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn resolved(&self) -> MutexGuard<'_, BTreeMap<String, Vec<IpAddr>>> {
+        self.resolved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Controller {
+    /// A controller of the cluster behind `client`, in its own `namespace`. `identity` tells this
+    /// replica from others.
+    pub fn new(
+        config: MeshConfig,
+        namespace: &str,
+        client: Client,
+        metrics: MeshMetrics,
+        health: Health,
+        identity: impl Into<String>,
+    ) -> Self {
+        Self {
+            config,
+            namespace: namespace.to_owned(),
+            client,
+            ways: BTreeMap::new(),
+            metrics,
+            health,
+            identity: identity.into(),
+            timings: Timings::default(),
+        }
+    }
+
+    /// Reaches the discovery of `mesh` through this dialer, as the service `fds` of a site.
+    #[must_use]
+    pub fn through(mut self, mesh: &str, dialer: Arc<dyn Dialer>) -> Self {
+        self.ways.insert(mesh.to_owned(), dialer);
+        self
+    }
+
+    /// With other times of leadership.
+    #[must_use]
+    pub fn timings(mut self, timings: Timings) -> Self {
+        self.timings = timings;
+        self
+    }
+
+    /// Runs on this listener until `stop`.
+    pub async fn run(self, listener: TcpListener, stop: CancellationToken) -> Result<(), MeshError> {
+        let Self { config, namespace, client, ways, metrics, health, identity, timings } = self;
+        let part = health.part("mesh");
+        let tasks = TaskTracker::new();
+        // Watches end last, so that what is being written still sees its own effect.
+        let watching = CancellationToken::new();
+        let (publish, reconcile) = (Queue::default(), Queue::default());
+        let wake = {
+            let (publish, reconcile): (Queue<()>, Queue<()>) = (publish.clone(), reconcile.clone());
+            move || {
+                publish.add(());
+                reconcile.add(());
+            }
+        };
+        let mirrors = Mirrors::start(&client, &watching, &tasks, wake);
+        let shared = Arc::new(Shared {
+            config: config.clone(),
+            namespace: namespace.clone(),
+            client: client.clone(),
+            ways,
+            mirrors: mirrors.clone(),
+            metrics,
+            publish,
+            reconcile,
+            snapshots: watch::Sender::new(None),
+            peers: Mutex::default(),
+            silences: Notify::new(),
+            resolved: Mutex::default(),
+            hostnames: watch::Sender::new(Vec::new()),
+        });
+        let discovery = Discovery::new(shared.snapshots.subscribe(), stop.clone());
+        let serving = serve(listener, discovery, stop.clone());
+        let working = async {
+            tokio::select! {
+                () = mirrors.listed() => {}
+                () = stop.cancelled() => return,
+            }
+            part.ready();
+            shared.publish.add(());
+            let publishing = shared.publish.run(1, stop.clone(), |()| publish_once(Arc::clone(&shared)));
+            let leading = async {
+                let lead = |term: Term| lead(Arc::clone(&shared), term);
+                if config.leader_election {
+                    let election =
+                        Election::new(client.clone(), &namespace, "tarbet-mesh", &identity, timings);
+                    election.lead(stop.clone(), lead).await;
+                } else {
+                    lead(Term::alone(stop.clone())).await;
+                }
+            };
+            tokio::join!(publishing, leading);
+        };
+        let (served, ()) = tokio::join!(serving, working);
+        watching.cancel();
+        tasks.close();
+        tasks.wait().await;
+        served.map_err(MeshError::Serve)
+    }
+}
+
+/// Tells peers what is exported now.
+async fn publish_once(shared: Arc<Shared>) -> Outcome {
+    let world = shared.mirrors.world(&shared.namespace);
+    let offers: Vec<Offer> = plan::exports(&world);
+    let before = shared.snapshots.borrow().clone();
+    let mesh = match (&world.federation, &before) {
+        (Some(federation), _) => federation.local.id.clone(),
+        (None, Some(before)) => before.mesh.clone(),
+        // Nobody was told anything, and there is nothing to tell.
+        (None, None) => return Outcome::Done,
+    };
+    let millis = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0);
+    if let Some(snapshot) = Snapshot::after(before.as_deref(), &mesh, &offers, millis) {
+        shared.metrics.exported.set(i64::try_from(snapshot.len()).unwrap_or(i64::MAX));
+        tracing::info!(services = snapshot.len(), version = %snapshot.version(), "The exported services changed.");
+        shared.snapshots.send_replace(Some(Arc::new(snapshot)));
+    }
+    Outcome::Done
+}
+
+/// One term of leadership.
+async fn lead(shared: Arc<Shared>, term: Term) {
+    let ended = term.ended().clone();
+    let Some(remembered) = keep::remember(&shared, &ended).await else { return };
+    let state = Arc::new(reconcile::State::new(Arc::clone(&shared), remembered, ended.clone()));
+    shared.reconcile.add(());
+    let reconciling = shared.reconcile.run(1, ended.clone(), |()| {
+        let state = Arc::clone(&state);
+        async move { state.once().await }
+    });
+    tokio::select! {
+        () = reconciling => {}
+        () = keep::hold_downs(&shared, &state) => {}
+        () = resolve::keep(&shared) => {}
+    }
+    state.end();
+    *shared.peers() = Peers::default();
+}
+
+/// The plain network, for peers that are reached directly.
+fn network() -> Arc<dyn Dialer> {
+    Arc::new(NetDialer { timeout: Duration::from_secs(10) })
+}

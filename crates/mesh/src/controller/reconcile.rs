@@ -1,0 +1,258 @@
+//! One look: decide from everything that is known, write what differs, tell what came of it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::Api;
+use serde_json::json;
+use tarbet_cluster::conditions::{condition, set};
+use tarbet_cluster::{Newer, Outcome};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::Shared;
+use super::keep::Remembered;
+use super::subscriptions::Subscriptions;
+use crate::apply::Applier;
+use crate::crd::{FederationServiceRules, ImportedService, MeshFederation};
+use crate::live::print_conditions;
+use crate::metrics::Mesh;
+use crate::plan::{self, Kind, Owners, Plan, World};
+use crate::status;
+
+/// Status writes at once.
+const AT_ONCE: usize = 16;
+
+/// What a term of leadership works with.
+pub(super) struct State {
+    shared: Arc<Shared>,
+    applier: Applier,
+    remembered: Mutex<Remembered>,
+    subscriptions: Mutex<Subscriptions>,
+    ended: CancellationToken,
+}
+
+impl State {
+    pub(super) fn new(shared: Arc<Shared>, remembered: Remembered, ended: CancellationToken) -> Self {
+        let applier = Applier::new(shared.client.clone(), shared.mirrors.clone(), shared.metrics.clone());
+        Self { shared, applier, remembered: Mutex::new(remembered), subscriptions: Mutex::default(), ended }
+    }
+
+    /// Hears this peer from the beginning.
+    pub(super) fn restart(&self, mesh: &str) {
+        self.subscriptions().restart(mesh);
+    }
+
+    /// Hears nobody any more.
+    pub(super) fn end(&self) {
+        *self.subscriptions() = Subscriptions::default();
+    }
+
+    /// One look.
+    pub(super) async fn once(&self) -> Outcome {
+        if self.ended.is_cancelled() {
+            return Outcome::Done;
+        }
+        let begun = Instant::now();
+        let shared = &self.shared;
+        let mut world = shared.mirrors.world(&shared.namespace);
+        self.subscribe(&world);
+        world.peers = shared
+            .peers()
+            .iter()
+            .filter(|(_, peer)| peer.known)
+            .map(|(mesh, peer)| (mesh.clone(), peer.offers.clone()))
+            .collect();
+        world.resolved = shared.resolved().clone();
+        let plan = plan::plan(&world);
+        let mut owners = self.owners();
+        let failures = self.applier.apply(&plan, &mut owners).await;
+        for failure in &failures {
+            let (kind, namespace, name) = &failure.place;
+            tracing::warn!(kind = kind.name(), namespace, name, cause = %failure.cause, "An object cannot be written.");
+        }
+        let told = self.tell(&world, &plan, &failures).await;
+        self.measure(&plan, begun);
+        if failures.is_empty() && told { Outcome::Done } else { Outcome::Failed }
+    }
+
+    fn subscribe(&self, world: &World) {
+        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let (Some(federation), Some(rules)) = (&world.federation, &world.rules) else {
+            self.subscriptions().set(&self.shared, "", &[], &mut remembered);
+            return;
+        };
+        let remotes = plan::subscribed(federation, rules);
+        let mut names: Vec<String> = remotes
+            .iter()
+            .flat_map(|remote| remote.ingress.addresses.iter())
+            .filter(|address| address.parse::<std::net::IpAddr>().is_err())
+            .cloned()
+            .collect();
+        names.sort_unstable();
+        self.shared.hostnames.send_if_modified(|known| {
+            let changed = *known != names;
+            if changed {
+                *known = names;
+            }
+            changed
+        });
+        self.subscriptions().set(&self.shared, &federation.local.id, &remotes, &mut remembered);
+    }
+
+    fn owners(&self) -> Owners {
+        let mirrors = &self.shared.mirrors;
+        let namespace = self.shared.namespace.clone();
+        let rules = mirrors.rules.get(&namespace, "default");
+        Owners {
+            rules: rules.map(|rules| (namespace, "default".to_owned(), rules.uid().to_owned())),
+            federation: mirrors.federation().map(|(name, federation)| (name, federation.uid().to_owned())),
+            ..Owners::default()
+        }
+    }
+
+    fn measure(&self, plan: &Plan, begun: Instant) {
+        let metrics = &self.shared.metrics;
+        let imported = plan.objects.iter().filter(|object| object.kind == Kind::ImportedService).count();
+        metrics.imported.set(i64::try_from(imported).unwrap_or(i64::MAX));
+        for (mesh, view) in &plan.remotes {
+            let label = Mesh { mesh: mesh.clone() };
+            metrics.refused.get_or_create(&label).set(i64::try_from(view.refused).unwrap_or(i64::MAX));
+        }
+        metrics.reconciles.observe(begun.elapsed().as_secs_f64());
+    }
+
+    /// Writes the statuses that changed; false if one could not be written.
+    async fn tell(&self, world: &World, plan: &Plan, failures: &[crate::apply::Failure]) -> bool {
+        let now = Timestamp::now();
+        let (federation, rules, imported) = {
+            let peers = self.shared.peers();
+            let complete = world.federation.is_some() && world.rules.is_some();
+            let outcome = status::Outcome { plan, failures, peers: &peers, complete, now };
+            (self.federations(&outcome), self.rules(&outcome), self.imported(&outcome))
+        };
+        let mut all = true;
+        for (name, value) in federation {
+            let api: Api<MeshFederation> = Api::all(self.shared.client.clone());
+            self.applier.count("MeshFederation", "status");
+            all &= wrote(tarbet_cluster::merge_status(&api, &name, &value).await);
+        }
+        for (namespace, name, value) in rules {
+            let api: Api<FederationServiceRules> = Api::namespaced(self.shared.client.clone(), &namespace);
+            self.applier.count("FederationServiceRules", "status");
+            all &= wrote(tarbet_cluster::merge_status(&api, &name, &value).await);
+        }
+        let writes = imported
+            .into_iter()
+            .map(|((namespace, name), conditions)| self.tell_import(namespace, name, conditions, now));
+        let written: Vec<bool> = futures::stream::iter(writes).buffer_unordered(AT_ONCE).collect().await;
+        all && written.into_iter().all(|written| written)
+    }
+
+    /// Statuses of federations that must be written, by name.
+    fn federations(&self, outcome: &status::Outcome<'_>) -> Vec<(String, serde_json::Value)> {
+        let mirrors = &self.shared.mirrors;
+        let chosen = mirrors.federation().map(|(name, _)| name);
+        mirrors.federations.select(|_, name, kept| {
+            let before = &kept.value.status;
+            let after = if Some(name) == chosen.as_deref() {
+                outcome.federation(before, kept.generation)
+            } else {
+                let mut status = before.clone();
+                let chosen = chosen.as_deref().unwrap_or("default");
+                let message = format!("the MeshFederation `{chosen}` counts; a mesh has one");
+                let refused = condition("Accepted", false, "Superseded", message, kept.generation);
+                set(&mut status.conditions, refused, outcome.now);
+                status
+            };
+            (after != *before).then(|| {
+                // A merge keeps what is left out: what is gone must be said.
+                let patch = json!({ "status": {
+                    "conditions": after.conditions, "connected": after.connected,
+                    "imported": after.imported, "remotes": after.remotes,
+                } });
+                (name.to_owned(), patch)
+            })
+        })
+    }
+
+    /// Statuses of rules that must be written, by namespace and name.
+    fn rules(&self, outcome: &status::Outcome<'_>) -> Vec<(String, String, serde_json::Value)> {
+        self.shared.mirrors.rules.select(|namespace, name, kept| {
+            let before = &kept.value.status;
+            let after = if namespace == self.shared.namespace && name == "default" {
+                outcome.rules(before, kept.generation)
+            } else {
+                let mut status = before.clone();
+                let message =
+                    format!("rules count only in the controller's namespace `{}`", self.shared.namespace);
+                let refused = condition("Accepted", false, "WrongNamespace", message, kept.generation);
+                set(&mut status.conditions, refused, outcome.now);
+                status
+            };
+            (after != *before).then(|| {
+                let patch =
+                    json!({ "status": { "conditions": after.conditions, "exported": after.exported } });
+                (namespace.to_owned(), name.to_owned(), patch)
+            })
+        })
+    }
+
+    /// Conditions of ImportedServices that differ from those they have.
+    fn imported(&self, outcome: &status::Outcome<'_>) -> Vec<((String, String), Vec<Condition>)> {
+        let mut due = Vec::new();
+        for ((namespace, name), mut conditions) in outcome.imported() {
+            let Some(live) = self.applier.live(Kind::ImportedService, &namespace, &name) else { continue };
+            for condition in &mut conditions {
+                condition.observed_generation = Some(live.generation);
+            }
+            if live.conditions != print_conditions(&conditions) {
+                due.push(((namespace, name), conditions));
+            }
+        }
+        due
+    }
+
+    async fn tell_import(
+        &self,
+        namespace: String,
+        name: String,
+        wanted: Vec<Condition>,
+        now: Timestamp,
+    ) -> bool {
+        let api: Api<ImportedService> = Api::namespaced(self.shared.client.clone(), &namespace);
+        // The times of the conditions it has are not kept in memory.
+        let before = match api.get_opt(&name).await {
+            Ok(Some(object)) => object.status.unwrap_or_default().conditions,
+            Ok(None) => return true,
+            Err(error) => return wrote::<ImportedService>(Err(error)),
+        };
+        let mut conditions = before;
+        for condition in wanted {
+            set(&mut conditions, condition, now);
+        }
+        self.applier.count("ImportedService", "status");
+        wrote(
+            tarbet_cluster::merge_status(&api, &name, &json!({ "status": { "conditions": conditions } }))
+                .await,
+        )
+    }
+
+    fn subscriptions(&self) -> MutexGuard<'_, Subscriptions> {
+        self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn wrote<T>(result: kube::Result<T>) -> bool {
+    match result {
+        Ok(_) => true,
+        // Whoever it was about is gone.
+        Err(error) if tarbet_cluster::class(&error) == tarbet_cluster::Class::Missing => true,
+        Err(error) => {
+            tracing::warn!(cause = %tarbet_cluster::describe(&error), "A status cannot be written.");
+            false
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! One task for each peer that is imported from, started and ended as the rules change.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use tarbet_link::{Address, Target};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::Shared;
+use super::keep::Remembered;
+use crate::crd::Remote;
+use crate::fds::{Heard, Limits, Subscription, Way, subscribe};
+use crate::metrics::Mesh;
+use crate::plan::DISCOVERY_PORT;
+
+/// The service of a site by which its mesh's discovery is reached.
+const SERVICE: &str = "fds";
+
+#[derive(Default)]
+pub(super) struct Subscriptions {
+    running: BTreeMap<String, Running>,
+}
+
+struct Running {
+    /// What it was started with; another needs another task.
+    terms: String,
+    restart: Arc<Notify>,
+    task: AbortHandle,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Subscriptions {
+    /// Hears exactly these remotes.
+    pub(super) fn set(
+        &mut self,
+        shared: &Arc<Shared>,
+        local: &str,
+        remotes: &[&Remote],
+        remembered: &mut Remembered,
+    ) {
+        let listed = |mesh: &str| remotes.iter().any(|remote| remote.id == mesh);
+        self.running.retain(|mesh, _| listed(mesh));
+        if shared.peers().retain(listed) {
+            shared.silences.notify_one();
+        }
+        for remote in remotes {
+            let (offers, version) = remembered.remove(&remote.id).unwrap_or_default();
+            shared.peers().add(&remote.id, offers, version, Instant::now());
+            let way = way(shared, remote);
+            let terms = match &way {
+                Ok(way) => format!("{local} {} {}", way.target, way.authority),
+                Err(why) => why.clone(),
+            };
+            if self.running.get(&remote.id).is_some_and(|running| running.terms == terms) {
+                continue;
+            }
+            match way {
+                Ok(way) => {
+                    self.running.insert(remote.id.clone(), start(shared, local, remote, way, terms));
+                }
+                Err(why) => {
+                    self.running.remove(&remote.id);
+                    hear(shared, &remote.id, Heard::Lost(why));
+                }
+            }
+        }
+        shared.silences.notify_one();
+    }
+
+    /// Begins anew with a peer whose services were withdrawn: any state of it is welcome now.
+    pub(super) fn restart(&self, mesh: &str) {
+        if let Some(running) = self.running.get(mesh) {
+            running.restart.notify_one();
+        }
+    }
+}
+
+fn start(shared: &Arc<Shared>, local: &str, remote: &Remote, way: Way, terms: String) -> Running {
+    let restart = Arc::new(Notify::new());
+    let subscription = Subscription {
+        local: local.to_owned(),
+        mesh: remote.id.clone(),
+        way,
+        limits: Limits { services: shared.config.max_services, ..Limits::default() },
+        known: shared.peers().get(&remote.id).and_then(|peer| peer.version.clone()),
+        restart: Arc::clone(&restart),
+    };
+    let (shared, mesh) = (Arc::clone(shared), remote.id.clone());
+    let hearing = subscribe(subscription, move |heard| hear(&shared, &mesh, heard));
+    Running { terms, restart, task: tokio::spawn(hearing).abort_handle() }
+}
+
+fn hear(shared: &Shared, mesh: &str, heard: Heard) {
+    match &heard {
+        Heard::State(taken) => {
+            let (services, version) = (taken.offers.as_ref().map(Vec::len), taken.version.as_ref());
+            tracing::debug!(mesh, services, version = ?version, "A peer told what it exports.");
+        }
+        Heard::Refused(refused) => {
+            tracing::warn!(mesh, cause = %refused, "A peer told something that is not taken over.");
+        }
+        Heard::Lost(cause) => tracing::warn!(mesh, cause, "A peer does not answer; trying again."),
+    }
+    let connected = matches!(heard, Heard::State(_));
+    if !matches!(heard, Heard::Refused(_)) {
+        let label = Mesh { mesh: mesh.to_owned() };
+        shared.metrics.connected.get_or_create(&label).set(i64::from(connected));
+    }
+    if shared.peers().hear(mesh, heard, Instant::now(), Timestamp::now()) {
+        shared.silences.notify_one();
+        shared.reconcile.add(());
+    }
+}
+
+/// How a remote's discovery is reached: as configured, through a site, or through its ingress.
+fn way(shared: &Shared, remote: &Remote) -> Result<Way, String> {
+    let authority = format!("{}:{DISCOVERY_PORT}", remote.discovery_host());
+    if let Some(dialer) = shared.ways.get(&remote.id) {
+        let target = Target::service(SERVICE).map_err(|error| error.to_string())?;
+        return Ok(Way { dialer: Arc::clone(dialer), target, authority });
+    }
+    let address = match (shared.config.discovery.get(&remote.id), remote.ingress.addresses.first()) {
+        (Some(configured), _) => configured.parse::<Address>(),
+        // The name that the ServiceEntry of its discovery gives it.
+        (None, Some(first)) if first.parse::<std::net::IpAddr>().is_ok() => {
+            Address::new(remote.discovery_host(), DISCOVERY_PORT)
+        }
+        (None, Some(host)) => Address::new(host.clone(), DISCOVERY_PORT),
+        (None, None) => {
+            return Err(format!(
+                "no way to its discovery: set remote.ingress.addresses of `{0}`, or `discovery.{0}` or `via_site.{0}` of the controller",
+                remote.id
+            ));
+        }
+    };
+    let address = address.map_err(|error| error.to_string())?;
+    Ok(Way { dialer: super::network(), target: Target::tcp(address), authority })
+}

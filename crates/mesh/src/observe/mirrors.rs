@@ -1,0 +1,265 @@
+//! Copies of everything in the cluster that matters, kept by watches.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Namespace, Pod, Service as KubeService};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::ListParams;
+use kube::core::{DeserializeGuard, DynamicObject};
+use kube::runtime::watcher;
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tarbet_cluster::{Change, Mirror, Newer, Watch, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::Slice;
+use crate::crd::{
+    FederationServiceRules, FederationServiceRulesSpec, FederationServiceRulesStatus, MeshFederation,
+    MeshFederationSpec, MeshFederationStatus,
+};
+use crate::live::Live;
+use crate::model::{Backends, Key, Labels, Service};
+use crate::plan::{Kind, MANAGED_BY, World};
+
+/// How often a kind that the cluster does not serve is looked for again.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// How soon a server that did not answer is asked again.
+const TRY_AGAIN: Duration = Duration::from_millis(500);
+
+/// A kept part of an object.
+#[derive(Debug)]
+pub(crate) struct Kept<T> {
+    uid: String,
+    version: u64,
+    /// The generation of its spec.
+    pub(crate) generation: Option<i64>,
+    /// When it was made, in seconds.
+    pub(crate) created: i64,
+    /// The part.
+    pub(crate) value: T,
+}
+
+impl<T> Newer for Kept<T> {
+    fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    fn version(&self) -> u64 {
+        self.version
+    }
+}
+
+impl<T> Kept<T> {
+    /// The part of an object; nothing while it is on its way out.
+    fn of<K: Resource>(object: &K, value: T) -> Option<Self> {
+        let meta = object.meta();
+        if meta.deletion_timestamp.is_some() {
+            return None;
+        }
+        Some(Self {
+            uid: object.uid()?,
+            version: object.resource_version()?.parse().ok()?,
+            generation: meta.generation,
+            created: meta.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
+            value,
+        })
+    }
+}
+
+/// A declaration and what was said about it.
+pub(crate) struct Declared<S, T> {
+    /// What it declares.
+    pub(crate) spec: Arc<S>,
+    /// What was said.
+    pub(crate) status: T,
+}
+
+pub(crate) type Federation = Kept<Declared<MeshFederationSpec, MeshFederationStatus>>;
+pub(crate) type Rules = Kept<Declared<FederationServiceRulesSpec, FederationServiceRulesStatus>>;
+
+/// All copies. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct Mirrors {
+    pub(crate) federations: Mirror<Federation>,
+    pub(crate) rules: Mirror<Rules>,
+    services: Mirror<Kept<Arc<Service>>>,
+    namespaces: Mirror<Kept<Arc<Labels>>>,
+    slices: Mirror<Kept<Slice>>,
+    pods: Mirror<Kept<String>>,
+    made: BTreeMap<Kind, Mirror<Live>>,
+}
+
+impl Mirrors {
+    /// Starts all watches; `tell` is called after each change. They end with `stop`.
+    pub(crate) fn start(
+        client: &Client,
+        stop: &CancellationToken,
+        tasks: &TaskTracker,
+        tell: impl Fn() + Clone + Send + Sync + 'static,
+    ) -> Self {
+        let made = Kind::ALL.into_iter().map(|kind| (kind, Mirror::default())).collect();
+        let mirrors = Self { made, ..Self::default() };
+        let task = Task { client, stop, tasks, tell };
+        task.typed("federations", &mirrors.federations, |object: MeshFederation| {
+            let spec = Arc::new(object.spec.clone());
+            Kept::of(&object, Declared { spec, status: object.status.clone().unwrap_or_default() })
+        });
+        task.typed("rules", &mirrors.rules, |object: FederationServiceRules| {
+            let spec = Arc::new(object.spec.clone());
+            Kept::of(&object, Declared { spec, status: object.status.clone().unwrap_or_default() })
+        });
+        task.typed("services", &mirrors.services, |object: KubeService| {
+            Kept::of(&object, Arc::new(super::service(&object)))
+        });
+        task.typed("namespaces", &mirrors.namespaces, |object: Namespace| {
+            Kept::of(&object, Arc::new(object.labels().clone()))
+        });
+        task.typed("endpoint slices", &mirrors.slices, |object: EndpointSlice| {
+            super::slice(object.clone()).and_then(|slice| Kept::of(&object, slice))
+        });
+        task.typed("pods", &mirrors.pods, |object: Pod| {
+            let account = object.spec.as_ref().and_then(|spec| spec.service_account_name.clone());
+            Kept::of(&object, account.unwrap_or_else(|| "default".to_owned()))
+        });
+        for (&kind, mirror) in &mirrors.made {
+            task.made(kind, mirror);
+        }
+        mirrors
+    }
+
+    /// Waits until everything was listed once.
+    pub(crate) async fn listed(&self) {
+        self.federations.listed().await;
+        self.rules.listed().await;
+        self.services.listed().await;
+        self.namespaces.listed().await;
+        self.slices.listed().await;
+        self.pods.listed().await;
+        for mirror in self.made.values() {
+            mirror.listed().await;
+        }
+    }
+
+    /// The objects of a kind that we make.
+    pub(crate) fn made(&self, kind: Kind) -> &Mirror<Live> {
+        // Every kind was put there at the start.
+        &self.made[&kind]
+    }
+
+    /// The federation that counts: `default`, else the oldest; by name.
+    pub(crate) fn federation(&self) -> Option<(String, Arc<Federation>)> {
+        let all = self.federations.select(|_, name, kept| Some((name.to_owned(), Arc::clone(kept))));
+        all.into_iter().min_by_key(|(name, kept)| (name != "default", kept.created, name.clone()))
+    }
+
+    /// What the cluster itself contributes to a decision.
+    pub(crate) fn world(&self, controller_namespace: &str) -> World {
+        let entry = self.made(Kind::ServiceEntry);
+        let foreign = entry.select(|_, _, live| (!live.ours).then(|| live.hosts.clone()));
+        World {
+            controller_namespace: controller_namespace.to_owned(),
+            federation: self.federation().map(|(_, kept)| Arc::clone(&kept.value.spec)),
+            rules: self.rules.get(controller_namespace, "default").map(|kept| Arc::clone(&kept.value.spec)),
+            services: self
+                .services
+                .select(|ns, name, kept| Some((key(ns, name), Arc::clone(&kept.value))))
+                .into_iter()
+                .collect(),
+            namespaces: self
+                .namespaces
+                .select(|_, name, kept| Some((name.to_owned(), Arc::clone(&kept.value))))
+                .into_iter()
+                .collect(),
+            backends: self.backends(),
+            foreign_hosts: foreign.into_iter().flatten().collect(),
+            ..World::default()
+        }
+    }
+
+    fn backends(&self) -> BTreeMap<Key, Backends> {
+        let mut all: BTreeMap<Key, Backends> = BTreeMap::new();
+        for (namespace, slice) in
+            self.slices.select(|namespace, _, kept| Some((namespace.to_owned(), Arc::clone(kept))))
+        {
+            let account = |pod: &str| self.pods.get(&namespace, pod).map(|kept| kept.value.clone());
+            let slice = &slice.value;
+            slice.add_to(all.entry(key(&namespace, &slice.service)).or_default(), account);
+        }
+        all
+    }
+}
+
+fn key(namespace: &str, name: &str) -> Key {
+    (namespace.to_owned(), name.to_owned())
+}
+
+/// What every watch is started with.
+struct Task<'a, F> {
+    client: &'a Client,
+    stop: &'a CancellationToken,
+    tasks: &'a TaskTracker,
+    tell: F,
+}
+
+impl<F: Fn() + Clone + Send + Sync + 'static> Task<'_, F> {
+    fn typed<K, T>(
+        &self,
+        what: &'static str,
+        mirror: &Mirror<Kept<T>>,
+        keep: impl Fn(K) -> Option<Kept<T>> + Send + 'static,
+    ) where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+        T: Send + Sync + 'static,
+    {
+        let watched: Watch<DeserializeGuard<K>> =
+            Watch { api: Api::all(self.client.clone()), config: watcher::Config::default(), namespace: None };
+        // An object that cannot be read counts as not there, and harms no other.
+        let keep = move |object: DeserializeGuard<K>| object.0.ok().and_then(&keep);
+        let tell = told(what, self.tell.clone());
+        self.tasks.spawn(watch(watched, mirror.clone(), keep, tell, self.stop.clone()));
+    }
+
+    /// A kind that may not be there at all, such as OpenShift's.
+    fn made(&self, kind: Kind, mirror: &Mirror<Live>) {
+        let (client, stop, mirror) = (self.client.clone(), self.stop.clone(), mirror.clone());
+        let tell = told(kind.name(), self.tell.clone());
+        self.tasks.spawn(async move {
+            let api: Api<DynamicObject> = Api::all_with(client, &kind.resource());
+            while let Err(error) = api.list_metadata(&ListParams::default().limit(1)).await {
+                let missing = tarbet_cluster::class(&error) == tarbet_cluster::Class::Missing;
+                if !missing {
+                    tell(Change::Failing(tarbet_cluster::describe(&error)));
+                } else if !mirror.is_listed() {
+                    mirror.mark_listed();
+                    tell(Change::Listed);
+                }
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = tokio::time::sleep(if missing { LOOK_AGAIN } else { TRY_AGAIN }) => {}
+                }
+            }
+            // Of ServiceEntries those of others matter too: their hosts are taken.
+            let config = match kind {
+                Kind::ServiceEntry => watcher::Config::default(),
+                _ => watcher::Config::default().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1)),
+            };
+            let keep = move |object: DynamicObject| Live::of(kind, &object);
+            watch(Watch { api, config, namespace: None }, mirror, keep, tell, stop).await;
+        });
+    }
+}
+
+fn told<V>(
+    what: &'static str,
+    tell: impl Fn() + Send + Sync + 'static,
+) -> impl Fn(Change<V>) + Send + Sync + 'static {
+    move |change| match change {
+        Change::Failing(cause) => tracing::warn!(what, cause, "A watch hears nothing and tries again."),
+        Change::Back => tracing::info!(what, "A watch hears again."),
+        Change::Applied(_) | Change::Deleted(_) | Change::Listed => tell(),
+    }
+}

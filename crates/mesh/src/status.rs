@@ -1,0 +1,237 @@
+//! What people are told: conditions and counts of the three kinds, from a plan and its outcome.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use tarbet_cluster::conditions::{condition, set};
+
+use crate::apply::Failure;
+use crate::crd::{FederationServiceRulesStatus, MeshFederationStatus, RemoteStatus};
+use crate::peers::{Peer, Peers};
+use crate::plan::{About, Finding, Kind, Plan, Reason};
+
+/// Messages are for people: the first few of a kind say enough.
+const TOLD: usize = 5;
+
+/// What a status is made from.
+pub(crate) struct Outcome<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) failures: &'a [Failure],
+    pub(crate) peers: &'a Peers,
+    /// Whether the other of the two declarations is there too.
+    pub(crate) complete: bool,
+    pub(crate) now: Timestamp,
+}
+
+impl Outcome<'_> {
+    /// The federation's status, from the one it has.
+    pub(crate) fn federation(
+        &self,
+        before: &MeshFederationStatus,
+        generation: Option<i64>,
+    ) -> MeshFederationStatus {
+        let mut status = before.clone();
+        let mut put = |name: &str, so: bool, reason: &str, message: String| {
+            set(&mut status.conditions, condition(name, so, reason, message, generation), self.now);
+        };
+        put("Accepted", true, "Accepted", String::new());
+        let (so, reason, message) =
+            self.ready("FederationServiceRules `default` in the controller's namespace");
+        put("Ready", so, reason, message);
+        let remotes: Vec<RemoteStatus> =
+            self.peers.iter().map(|(mesh, peer)| self.remote(mesh, peer, &before.remotes)).collect();
+        let lost: Vec<String> = remotes
+            .iter()
+            .filter(|remote| !remote.connected || remote.error.is_some())
+            .map(|remote| {
+                format!("{}: {}", remote.id, remote.error.as_deref().unwrap_or("it has not answered yet"))
+            })
+            .collect();
+        let (so, reason) = match (remotes.is_empty(), lost.is_empty()) {
+            (true, _) => (true, "NothingImported"),
+            (false, true) => (true, "Connected"),
+            (false, false) => (false, "NotConnected"),
+        };
+        put("RemotesConnected", so, reason, several(&lost));
+        let connected = remotes.iter().filter(|remote| remote.connected).count();
+        status.connected = Some(format!("{connected}/{}", remotes.len()));
+        status.imported = Some(self.count(Kind::ImportedService));
+        status.remotes = remotes;
+        status
+    }
+
+    /// A remote's status. What was said of it before stays until it has answered or failed to: a
+    /// restart of the controller is no news.
+    fn remote(&self, mesh: &str, peer: &Peer, before: &[RemoteStatus]) -> RemoteStatus {
+        let before = before.iter().find(|remote| remote.id == mesh);
+        let view = self.plan.remotes.get(mesh).cloned().unwrap_or_default();
+        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let pending = !peer.connected && peer.error.is_none();
+        let (connected, error) = match before.filter(|_| pending) {
+            Some(before) => (before.connected, before.error.clone()),
+            None => (peer.connected, peer.error.clone()),
+        };
+        let unmoved = before.filter(|before| before.connected == connected);
+        RemoteStatus {
+            id: mesh.to_owned(),
+            connected,
+            since: unmoved.and_then(|before| before.since.clone()).or_else(|| peer.since.map(Time)),
+            version: peer.version.as_ref().map(ToString::to_string),
+            offered: number(peer.offers.len()),
+            imported: number(view.imported),
+            error,
+            refused: Some(number(view.refused)).filter(|&refused| refused > 0),
+            refusals: view.refusals,
+        }
+    }
+
+    /// The rules' status, from the one they have.
+    pub(crate) fn rules(
+        &self,
+        before: &FederationServiceRulesStatus,
+        generation: Option<i64>,
+    ) -> FederationServiceRulesStatus {
+        let mut status = before.clone();
+        let mut put = |name: &str, so: bool, reason: &str, message: String| {
+            set(&mut status.conditions, condition(name, so, reason, message, generation), self.now);
+        };
+        let mine: Vec<&Finding> = self.findings(&About::Rules);
+        let unknown = words(&mine, |reason| reason == Reason::UnknownMesh);
+        let left_out = words(&mine, |reason| reason == Reason::NotExportable);
+        match (unknown.is_empty(), left_out.is_empty()) {
+            (false, _) => put("Accepted", false, Reason::UnknownMesh.word(), several(&unknown)),
+            (true, false) => put("Accepted", true, "PartlyAccepted", several(&left_out)),
+            (true, true) => put("Accepted", true, "Accepted", String::new()),
+        }
+        let conflicts = words(&mine, Reason::is_conflict);
+        let reason = if conflicts.is_empty() { "NoConflict" } else { Reason::NameTaken.word() };
+        put("Conflicted", !conflicts.is_empty(), reason, several(&conflicts));
+        let (so, reason, message) = self.ready("MeshFederation");
+        put("Ready", so, reason, message);
+        status.exported = Some(i64::try_from(self.plan.exports.len()).unwrap_or(i64::MAX));
+        status
+    }
+
+    /// The conditions of each ImportedService, by namespace and name, without times.
+    pub(crate) fn imported(&self) -> BTreeMap<(String, String), Vec<Condition>> {
+        let mut findings: BTreeMap<&str, Vec<&Finding>> = BTreeMap::new();
+        for finding in &self.plan.findings {
+            if let About::Imported(host) = &finding.about {
+                findings.entry(host).or_default().push(finding);
+            }
+        }
+        let mut failed: BTreeMap<(&str, &str), &str> = BTreeMap::new();
+        for object in &self.plan.objects {
+            if let crate::plan::Owner::Imported { namespace, name } = &object.owner {
+                let (kind, in_namespace, called) = object.place();
+                let same = |failure: &&Failure| {
+                    failure.place.0 == kind && failure.place.1 == in_namespace && failure.place.2 == called
+                };
+                if !self.failures.is_empty()
+                    && let Some(failure) = self.failures.iter().find(same)
+                {
+                    failed.insert((namespace, name), &failure.cause);
+                }
+            }
+        }
+        let imported = self.plan.objects.iter().filter(|object| object.kind == Kind::ImportedService);
+        imported
+            .map(|object| {
+                let host = object.spec["hostname"].as_str().unwrap_or_default();
+                let mine = findings.get(host).map_or(&[][..], Vec::as_slice);
+                let cause = failed.get(&(object.namespace.as_str(), object.name.as_str())).copied();
+                let conditions = import_conditions(mine, cause);
+                ((object.namespace.clone(), object.name.clone()), conditions)
+            })
+            .collect()
+    }
+
+    fn ready(&self, missing: &str) -> (bool, &'static str, String) {
+        if !self.complete {
+            return (false, "Incomplete", format!("nothing is federated until there is a {missing}"));
+        }
+        let failures: Vec<String> = self
+            .failures
+            .iter()
+            .map(|Failure { place: (kind, namespace, name), cause }| {
+                format!("{} {namespace}/{name} cannot be written: {cause}", kind.name())
+            })
+            .collect();
+        if failures.is_empty() {
+            (true, "Programmed", String::new())
+        } else {
+            (false, "NotWritten", several(&failures))
+        }
+    }
+
+    fn findings(&self, about: &About) -> Vec<&Finding> {
+        self.plan.findings.iter().filter(|finding| finding.about == *about).collect()
+    }
+
+    fn count(&self, kind: Kind) -> i64 {
+        let count = self.plan.objects.iter().filter(|object| object.kind == kind).count();
+        i64::try_from(count).unwrap_or(i64::MAX)
+    }
+}
+
+fn import_conditions(mine: &[&Finding], failed: Option<&str>) -> Vec<Condition> {
+    let conflicts = words(mine, Reason::is_conflict);
+    let nowhere = words(mine, |reason| reason == Reason::NoAddress);
+    let aside = words(mine, |reason| reason == Reason::NotThroughEgress);
+    let ready = match (failed, nowhere.is_empty()) {
+        (Some(cause), _) => condition("Ready", false, "NotWritten", cause, None),
+        (None, false) => condition("Ready", false, Reason::NoAddress.word(), several(&nowhere), None),
+        (None, true) => condition("Ready", true, "Programmed", several(&aside), None),
+    };
+    let reason =
+        mine.iter().find(|finding| finding.reason.is_conflict()).map_or("NoConflict", |f| f.reason.word());
+    vec![
+        condition("Accepted", true, "Accepted", "", None),
+        ready,
+        condition("Conflicted", !conflicts.is_empty(), reason, several(&conflicts), None),
+    ]
+}
+
+fn words(findings: &[&Finding], wanted: impl Fn(Reason) -> bool) -> Vec<String> {
+    findings.iter().filter(|finding| wanted(finding.reason)).map(|finding| finding.message.clone()).collect()
+}
+
+/// The first few, and how many more there are.
+fn several(all: &[String]) -> String {
+    let more = all.len().saturating_sub(TOLD);
+    let mut text = all.iter().take(TOLD).map(String::as_str).collect::<Vec<_>>().join("; ");
+    if more > 0 {
+        text.push_str(&format!("; and {more} more"));
+    }
+    // Kubernetes takes 32768 bytes; nobody reads as many.
+    text.chars().take(2000).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_are_counted() {
+        let all: Vec<String> = (0..7).map(|n| n.to_string()).collect();
+        assert_eq!(several(&all), "0; 1; 2; 3; 4; and 2 more");
+        assert_eq!(several(&[]), "");
+    }
+
+    #[test]
+    fn a_conflict_and_a_failure_show_on_the_import() {
+        let finding = Finding {
+            about: About::Imported("a.b".into()),
+            reason: Reason::Differs,
+            message: "central has other ports".into(),
+        };
+        let conditions = import_conditions(&[&finding], Some("forbidden"));
+        let find = |name: &str| conditions.iter().find(|condition| condition.type_ == name).unwrap();
+        assert_eq!(
+            (find("Conflicted").status.as_str(), find("Conflicted").reason.as_str()),
+            ("True", "MeshesDiffer")
+        );
+        assert_eq!((find("Ready").status.as_str(), find("Ready").message.as_str()), ("False", "forbidden"));
+    }
+}

@@ -25,6 +25,9 @@ pub use run::{AgentConfig, Surroundings, start};
 
 use policy::{Policy, Verdict};
 
+/// How an agent names the key under which it is reached end to end, among the services it offers.
+pub const END_TO_END: &str = "tls/";
+
 /// What an agent offers under one name.
 ///
 /// Requests that reach it were permitted by the policy. What it does not override it refuses.
@@ -72,19 +75,25 @@ impl Dispatcher {
         self.services.keys().cloned().collect()
     }
 
-    fn admit(&self, target: Option<&Target>, request: Option<&Request<()>>) -> Result<(Arc<dyn Service>, Target), Denial> {
+    fn admit(
+        &self,
+        target: Option<&Target>,
+        request: Option<&Request<()>>,
+    ) -> Result<(Arc<dyn Service>, Target), Denial> {
         let target = target.ok_or_else(|| {
             let text = "The request does not say which service it is for.";
             Denial::new(StatusCode::BAD_REQUEST, ground::BAD_REQUEST.id, text).at("agent")
         })?;
-        let service = self.services.get(target.name()).ok_or_else(|| not_offered(&format!("`{}`", target.name())))?;
+        let service =
+            self.services.get(target.name()).ok_or_else(|| not_offered(&format!("`{}`", target.name())))?;
         let wanted = service.describe(target, request)?;
         match self.policy.judge(&wanted) {
             Verdict::Permit => Ok((Arc::clone(service), target.clone())),
             Verdict::Refuse(reason) => {
                 tracing::info!(?wanted, reason, "The policy refused a request.");
                 let text = format!("The site's policy does not permit this: {reason}.");
-                Err(Denial::new(StatusCode::FORBIDDEN, reach::AGENT_REFUSED_POLICY.id, text).at("agent: policy"))
+                Err(Denial::new(StatusCode::FORBIDDEN, reach::AGENT_REFUSED_POLICY.id, text)
+                    .at("agent: policy"))
             }
         }
     }
@@ -124,5 +133,10 @@ impl Handler for Dispatcher {
 }
 
 fn not_offered(what: &str) -> Denial {
-    Denial::new(StatusCode::NOT_FOUND, reach::SERVICE_NOT_OFFERED.id, format!("This agent does not offer {what}.")).at("agent")
+    Denial::new(
+        StatusCode::NOT_FOUND,
+        reach::SERVICE_NOT_OFFERED.id,
+        format!("This agent does not offer {what}."),
+    )
+    .at("agent")
 }

@@ -77,7 +77,8 @@ impl Caller for RemoteSite {
     fn call(&self, mut request: Request<Body>) -> BoxFuture<'_, Result<Response<Body>, LinkError>> {
         async move {
             let target = request.extensions().get::<Target>().cloned();
-            let target = target.ok_or_else(|| LinkError::Request("it does not say which service it is for".into()))?;
+            let target =
+                target.ok_or_else(|| LinkError::Request("it does not say which service it is for".into()))?;
             request.extensions_mut().insert(self.wrap(&target)?);
             self.way().await?.call(request).await
         }

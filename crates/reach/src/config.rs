@@ -7,6 +7,9 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::audit::AuditConfig;
+use crate::quota::QuotaConfig;
+
 /// A gateway: five listeners, each with its own address and TLS.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -31,8 +34,16 @@ pub struct GatewayConfig {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
     pub recheck: Duration,
-    /// Links one site may have at one gateway.
-    pub links_per_site: usize,
+    /// How long known callers and sites stay good while the store cannot be asked.
+    #[serde(with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub store_grace: Duration,
+    /// Limits for each site and each caller.
+    pub quotas: QuotaConfig,
+    /// The record of who asked for what.
+    pub audit: AuditConfig,
+    /// How many recent requests `tarbet why` can tell about.
+    pub remembered_requests: usize,
 }
 
 impl Default for GatewayConfig {
@@ -46,7 +57,10 @@ impl Default for GatewayConfig {
             admin_token_file: None,
             max_wait: Duration::from_secs(20),
             recheck: Duration::from_secs(20),
-            links_per_site: 256,
+            store_grace: Duration::from_hours(1),
+            quotas: QuotaConfig::default(),
+            audit: AuditConfig::default(),
+            remembered_requests: 10_000,
         }
     }
 }
@@ -147,12 +161,16 @@ impl GatewayConfig {
                 found.push((format!("{name}.tls"), message.to_owned()));
             }
         }
-        if self.recheck.is_zero() || self.recheck > Duration::from_secs(60) {
-            found.push(("recheck".into(), "must be between 1 s and 60 s, so that a revoked token is dead within a minute".into()));
+        if self.recheck.is_zero() || self.recheck > Duration::from_mins(1) {
+            found.push((
+                "recheck".into(),
+                "must be between 1 s and 60 s, so that a revoked token is dead within a minute".into(),
+            ));
         }
-        if self.links_per_site == 0 {
-            found.push(("links_per_site".into(), "must be at least 1".into()));
+        if self.remembered_requests == 0 {
+            found.push(("remembered_requests".into(), "must be at least 1".into()));
         }
+        found.extend(self.quotas.mistakes().into_iter().map(|(name, text)| (format!("quotas.{name}"), text)));
         found
     }
 }

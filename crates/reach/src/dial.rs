@@ -2,13 +2,11 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
 use futures::FutureExt;
-use futures::future::BoxFuture;
 use jiff::Timestamp;
 use tarbet_identity::tls::{CaSource, ClientTls, Connector};
-use tarbet_link::{ByteStream, GatewayUrl, Secure};
+use tarbet_link::{GatewayUrl, Secure};
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::problem::chain;
@@ -16,40 +14,26 @@ use tokio::net::TcpStream;
 
 use crate::peers::Connect;
 
-/// TLS towards gateways: the system's authorities, and one more if named.
-pub struct TlsDial(Connector);
-
-impl TlsDial {
-    /// Trusts the system's authorities and those in this file.
-    pub fn new(ca_file: Option<&Path>) -> Result<Self, Problem> {
-        let mut tls = ClientTls::new().alpn(["http/1.1"]);
-        if let Some(file) = ca_file {
-            tls = tls.add_ca(CaSource::File(file.to_owned()));
-        }
-        tls.build(Timestamp::now()).map(Self).map_err(|error| {
-            Problem::new(&ground::CERTIFICATE_UNUSABLE, "The authority's certificate cannot be used.")
-                .because(chain(&error))
-        })
+/// TLS towards gateways: trusts the system's authorities, and those in this file.
+pub fn tls(ca_file: Option<&Path>) -> Result<Connector, Problem> {
+    let mut tls = ClientTls::new().alpn(["http/1.1"]);
+    if let Some(file) = ca_file {
+        tls = tls.add_ca(CaSource::File(file.to_owned()));
     }
-}
-
-impl Secure for TlsDial {
-    fn secure<'a>(&'a self, stream: ByteStream, host: &'a str) -> BoxFuture<'a, io::Result<ByteStream>> {
-        async move {
-            let secured = self.0.connect(host, stream).await.map_err(io::Error::other)?;
-            Ok(ByteStream::new(secured))
-        }
-        .boxed()
-    }
+    tls.build(Timestamp::now()).map_err(|error| {
+        Problem::new(&ground::CERTIFICATE_UNUSABLE, "The authority's certificate cannot be used.")
+            .because(chain(&error))
+    })
 }
 
 /// How gateways, and our own clients, dial a gateway.
 pub fn to_gateways(ca_file: Option<&Path>) -> Result<Connect, Problem> {
-    let tls = Arc::new(TlsDial::new(ca_file)?);
-    Ok(Arc::new(move |url: String| {
-        let tls = Arc::clone(&tls);
+    let tls = tls(ca_file)?;
+    Ok(std::sync::Arc::new(move |url: String| {
+        let tls = tls.clone();
         async move {
-            let url: GatewayUrl = url.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+            let url: GatewayUrl =
+                url.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
             let address = url.address();
             let stream = TcpStream::connect((address.host(), address.port())).await?;
             stream.set_nodelay(true)?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use tarbet_identity::{NoEntropy, Token, TokenKind, TokenRecord, hash_opaque};
+use tarbet_identity::{NoEntropy, Pin, Token, TokenKind, TokenRecord, hash_opaque};
 use tarbet_store::{Commit, Record, Store, Table};
 use tarbet_telemetry::codes::{ground, reach};
 use tarbet_telemetry::problem::chain;
@@ -21,7 +21,22 @@ pub struct Site {
     pub id: i64,
     /// When it was added.
     pub created: Timestamp,
+    /// The keys under which its agents are reached end to end, the newest last.
+    #[serde(default)]
+    pub keys: Vec<SiteKey>,
 }
+
+/// A key that an agent of a site showed when it joined.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SiteKey {
+    /// The key.
+    pub pin: Pin,
+    /// When it was first seen.
+    pub since: Timestamp,
+}
+
+/// Keys that are remembered of one site: as many as it may sensibly have agents on hosts of their own.
+const MAX_KEYS: usize = 32;
 
 impl Record for Site {
     const KIND: &'static str = "site";
@@ -139,7 +154,7 @@ impl Directory {
             let key = "site".to_owned();
             let last = self.counters.get(&key).await.map_err(failed)?;
             let id = last.as_ref().map_or(0, |last| last.value.0) + 1;
-            let site = Site { name: name.clone(), id, created: now };
+            let site = Site { name: name.clone(), id, created: now, keys: Vec::new() };
             let unmoved = match &last {
                 Some(last) => self.counters.at(&key, last.revision),
                 None => self.counters.absent(&key),
@@ -209,14 +224,18 @@ impl Directory {
 
     /// The tokens of a site, or of a user.
     pub async fn tokens(&self, subject: &str, kind: TokenKind) -> Result<Vec<TokenRecord>, DirectoryError> {
-        let listing = self.tokens.list().await.map_err(|error| DirectoryError::Store("list tokens", error))?;
+        let listing =
+            self.tokens.list().await.map_err(|error| DirectoryError::Store("list tokens", error))?;
         let records = listing.records.into_iter().map(|(_, found)| found.value.0);
         Ok(records.filter(|record| record.subject == subject && record.kind == kind).collect())
     }
 
     /// Takes a token back.
     pub async fn revoke_token(&self, id: &str, now: Timestamp) -> Result<(), DirectoryError> {
-        let updated = self.tokens.update(&id.to_owned(), |kept| kept.map(|Kept(record)| Kept(record.revoke(now)))).await;
+        let updated = self
+            .tokens
+            .update(&id.to_owned(), |kept| kept.map(|Kept(record)| Kept(record.revoke(now))))
+            .await;
         match updated.map_err(|error| DirectoryError::Store("revoke a token", error))? {
             Some(_) => Ok(()),
             None => Err(DirectoryError::Missing(format!("the token `{id}`"))),
@@ -243,7 +262,11 @@ impl Directory {
     }
 
     /// Adds a person or program and gives its token.
-    pub async fn add_principal(&self, principal: &Principal, now: Timestamp) -> Result<Token, DirectoryError> {
+    pub async fn add_principal(
+        &self,
+        principal: &Principal,
+        now: Timestamp,
+    ) -> Result<Token, DirectoryError> {
         let failed = |error| DirectoryError::Store("add a user", error);
         let token = Token::generate(TokenKind::User).map_err(DirectoryError::Entropy)?;
         let record = TokenRecord::new(&token, &principal.name, now);
@@ -261,7 +284,12 @@ impl Directory {
     }
 
     /// Makes sure that a principal with exactly this token exists, for the first start of a gateway.
-    pub async fn ensure_principal(&self, principal: &Principal, token: &Token, now: Timestamp) -> Result<(), DirectoryError> {
+    pub async fn ensure_principal(
+        &self,
+        principal: &Principal,
+        token: &Token,
+        now: Timestamp,
+    ) -> Result<(), DirectoryError> {
         let failed = |error| DirectoryError::Store("add the first user", error);
         let record = TokenRecord::new(token, &principal.name, now);
         if self.tokens.get(&record.id()).await.map_err(failed)?.is_none() {
@@ -273,7 +301,8 @@ impl Directory {
 
     /// Every person and program.
     pub async fn principals(&self) -> Result<Vec<Principal>, DirectoryError> {
-        let listing = self.principals.list().await.map_err(|error| DirectoryError::Store("list users", error))?;
+        let listing =
+            self.principals.list().await.map_err(|error| DirectoryError::Store("list users", error))?;
         Ok(listing.records.into_iter().map(|(_, found)| found.value).collect())
     }
 
@@ -291,12 +320,33 @@ impl Directory {
         Ok(())
     }
 
-    /// Who presents this user token.
-    pub async fn authenticate(&self, presented: &str, now: Timestamp) -> Result<Principal, DirectoryError> {
+    /// Who presents this user token, and until when it is good.
+    pub async fn authenticate(
+        &self,
+        presented: &str,
+        now: Timestamp,
+    ) -> Result<(Principal, Option<Timestamp>), DirectoryError> {
         let record = self.redeem(presented, TokenKind::User, now).await?;
         let found = self.principals.get(&record.subject).await;
         let found = found.map_err(|error| DirectoryError::Store("look up a user", error))?;
-        found.map(|found| found.value).ok_or(DirectoryError::Refused(tarbet_identity::Refusal::Mismatch))
+        let found = found.ok_or(DirectoryError::Refused(tarbet_identity::Refusal::Mismatch))?;
+        Ok((found.value, record.expires))
+    }
+
+    /// Remembers a key that an agent of the site showed.
+    pub async fn learn_key(&self, name: &SiteName, pin: Pin, now: Timestamp) -> Result<(), DirectoryError> {
+        let key = name.to_string();
+        let learned = self.sites.update(&key, |site| {
+            site.map(|mut site| {
+                if !site.keys.iter().any(|key| key.pin == pin) {
+                    site.keys.push(SiteKey { pin, since: now });
+                    let excess = site.keys.len().saturating_sub(MAX_KEYS);
+                    site.keys.drain(..excess);
+                }
+                site
+            })
+        });
+        learned.await.map(drop).map_err(|error| DirectoryError::Store("remember a site's key", error))
     }
 
     async fn keep(&self, record: TokenRecord) -> Result<(), DirectoryError> {
@@ -338,13 +388,19 @@ impl Coded for DirectoryError {
                 let inner = source.problem();
                 Problem::new(inner.row(), format!("{}.", capitalised(&self.to_string()))).because(inner.cause)
             }
-            Self::Exists(what) => Problem::new(&ground::STORE_CONFLICT, format!("{} exists already.", capitalised(what)))
-                .because("a record of this name is there")
-                .advising("choose another name, or remove the old one first"),
-            Self::Missing(what) => Problem::new(&reach::SITE_UNKNOWN, format!("{} does not exist.", capitalised(what)))
-                .because("no record of this name is there"),
+            Self::Exists(what) => {
+                Problem::new(&ground::STORE_CONFLICT, format!("{} exists already.", capitalised(what)))
+                    .because("a record of this name is there")
+                    .advising("choose another name, or remove the old one first")
+            }
+            Self::Missing(what) => {
+                Problem::new(&reach::SITE_UNKNOWN, format!("{} does not exist.", capitalised(what)))
+                    .because("no record of this name is there")
+            }
             Self::Refused(_) => Problem::new(&ground::TOKEN_REFUSED, "The token was refused."),
-            Self::Entropy(source) => Problem::new(&ground::INTERNAL, "No token could be made.").because(chain(source)),
+            Self::Entropy(source) => {
+                Problem::new(&ground::INTERNAL, "No token could be made.").because(chain(source))
+            }
         }
     }
 }
@@ -352,4 +408,109 @@ impl Coded for DirectoryError {
 fn capitalised(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rig;
+    use std::time::Duration;
+    use tarbet_identity::PrivateKey;
+    use tarbet_store::backend::Memory;
+
+    fn directory() -> Directory {
+        Directory::new(&Store::new(Memory::new(tarbet_store::Clock::system()))).unwrap()
+    }
+
+    fn now() -> Timestamp {
+        Timestamp::now()
+    }
+
+    fn presented(token: &Token) -> &str {
+        token.text().expose()
+    }
+
+    #[tokio::test]
+    async fn sites_have_different_numbers_and_names_of_their_own() {
+        let directory = directory();
+        let added = (0..20).map(|i| {
+            let directory = directory.clone();
+            async move { directory.add_site(&rig::site(&format!("s{i}")), now()).await.unwrap().0.id }
+        });
+        let mut ids = futures::future::join_all(added).await;
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), 20);
+        assert!(matches!(directory.add_site(&rig::site("s1"), now()).await, Err(DirectoryError::Exists(_))));
+        assert_eq!(directory.sites().await.unwrap().len(), 20);
+    }
+
+    #[tokio::test]
+    async fn a_token_admits_to_its_own_site_until_it_is_revoked_expires_or_the_site_goes() {
+        let directory = directory();
+        let (lab, den) = (rig::site("lab"), rig::site("den"));
+        let (_, first) = directory.add_site(&lab, now()).await.unwrap();
+        let (_, other) = directory.add_site(&den, now()).await.unwrap();
+        let admitted = directory.admit_agent(presented(&first), now()).await.unwrap();
+        assert_eq!(admitted.site.name, lab);
+        assert_eq!(directory.admit_agent(presented(&other), now()).await.unwrap().site.name, den);
+        assert!(directory.still_good(&admitted.token_id, now()).await.unwrap());
+
+        directory.revoke_token(&admitted.token_id, now()).await.unwrap();
+        assert!(!directory.still_good(&admitted.token_id, now()).await.unwrap());
+        assert!(matches!(
+            directory.admit_agent(presented(&first), now()).await,
+            Err(DirectoryError::Refused(_))
+        ));
+
+        let end = now() + Duration::from_secs(60);
+        let short = directory.issue_agent_token(&lab, now(), Some(end)).await.unwrap();
+        assert!(directory.admit_agent(presented(&short), now()).await.is_ok());
+        assert!(!directory.still_good(&short.hash().id(), end).await.unwrap());
+        assert!(directory.admit_agent(presented(&short), end).await.is_err());
+
+        directory.remove_site(&den).await.unwrap();
+        assert!(directory.admit_agent(presented(&other), now()).await.is_err());
+        assert!(matches!(directory.remove_site(&den).await, Err(DirectoryError::Missing(_))));
+    }
+
+    #[tokio::test]
+    async fn one_kind_of_token_is_never_taken_for_another() {
+        let directory = directory();
+        let (_, agent) = directory.add_site(&rig::site("lab"), now()).await.unwrap();
+        let ann = Principal { name: "ann".into(), admin: false, roles: BTreeMap::new() };
+        let user = directory.add_principal(&ann, now()).await.unwrap();
+        assert_eq!(directory.authenticate(presented(&user), now()).await.unwrap().0, ann);
+        assert!(directory.authenticate(presented(&agent), now()).await.is_err());
+        assert!(directory.admit_agent(presented(&user), now()).await.is_err());
+        assert!(matches!(directory.add_principal(&ann, now()).await, Err(DirectoryError::Exists(_))));
+        directory.remove_principal("ann").await.unwrap();
+        assert!(directory.authenticate(presented(&user), now()).await.is_err());
+    }
+
+    #[test]
+    fn roles_are_ordered_and_a_site_of_its_own_beats_none() {
+        let roles = [("lab".to_owned(), Role::Operator), ("*".to_owned(), Role::Viewer)];
+        let ann = Principal { name: "ann".into(), admin: false, roles: roles.into() };
+        assert!(ann.may(Role::User, &rig::site("lab")) && ann.may(Role::Viewer, &rig::site("den")));
+        assert!(!ann.may(Role::User, &rig::site("den")));
+        assert!(!Principal { roles: BTreeMap::new(), ..ann.clone() }.may(Role::Viewer, &rig::site("lab")));
+        assert!(
+            Principal { admin: true, roles: BTreeMap::new(), ..ann }.may(Role::Operator, &rig::site("x"))
+        );
+    }
+
+    #[tokio::test]
+    async fn a_site_remembers_its_newest_keys_each_once() {
+        let directory = directory();
+        let lab = rig::site("lab");
+        directory.add_site(&lab, now()).await.unwrap();
+        let pins: Vec<Pin> =
+            (0..MAX_KEYS + 3).map(|_| PrivateKey::generate().unwrap().public().pin()).collect();
+        for pin in pins.iter().chain(pins.last()) {
+            directory.learn_key(&lab, *pin, now()).await.unwrap();
+        }
+        let keys = directory.site(&lab).await.unwrap().unwrap().keys;
+        assert_eq!(keys.iter().map(|key| key.pin).collect::<Vec<_>>(), pins[3..]);
+    }
 }

@@ -8,23 +8,26 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::{Request, Response, StatusCode};
 use tarbet_link::{
-    Body, ByteStream, Denial, Handler, IncomingCall, IncomingStream, IncomingUpgrade, LinkError, Target, Upgraded, relay,
+    Body, ByteStream, Denial, Handler, IncomingCall, IncomingStream, IncomingUpgrade, LinkError, Target,
+    Upgraded, relay,
 };
 use tarbet_telemetry::{Coded, Problem};
 
+use crate::guarded::guard_body;
+use crate::quota::Permit;
 use crate::route::RouteError;
 
 /// Where things that arrive are passed on to.
 pub(crate) trait Onward: Send + Sync + 'static {
-    /// Passes a request on; its target is among its extensions.
+    /// Passes a request on. What comes with the answer is to be held until it has ended.
     fn call(
         &self,
         target: Target,
         request: Request<Body>,
-    ) -> impl Future<Output = Result<Response<Body>, Denial>> + Send;
+    ) -> impl Future<Output = Result<(Response<Body>, Permit), Denial>> + Send;
 
     /// Opens a stream further on.
-    fn open(&self, target: Target) -> impl Future<Output = Result<ByteStream, Denial>> + Send;
+    fn open(&self, target: Target) -> impl Future<Output = Result<(ByteStream, Permit), Denial>> + Send;
 }
 
 /// Serves a connection by passing everything on.
@@ -34,7 +37,8 @@ impl<O: Onward> Handler for Forwarder<O> {
     fn call(&self, call: IncomingCall) -> BoxFuture<'_, Result<Response<Body>, Denial>> {
         async move {
             let target = call.target.ok_or_else(no_target)?;
-            self.0.call(target, call.request).await
+            let (response, permit) = self.0.call(target, call.request).await?;
+            Ok(if permit.counts() { response.map(|body| guard_body(body, permit)) } else { response })
         }
         .boxed()
     }
@@ -42,7 +46,7 @@ impl<O: Onward> Handler for Forwarder<O> {
     fn stream(&self, incoming: IncomingStream) -> BoxFuture<'_, ()> {
         async move {
             match self.0.open(incoming.target().clone()).await {
-                Ok(further) => {
+                Ok((further, _permit)) => {
                     if let Ok(near) = incoming.accept() {
                         // Either end may break off at any time; both know why by themselves.
                         let _ = relay(near, further).await;
@@ -59,7 +63,7 @@ impl<O: Onward> Handler for Forwarder<O> {
             let Some(target) = incoming.target().cloned() else { return incoming.deny(&no_target()).await };
             let (parts, ()) = clone_request(incoming.request());
             match self.0.call(target, Request::from_parts(parts, Body::empty())).await {
-                Ok(mut response) => match Upgraded::take(&mut response) {
+                Ok((mut response, _permit)) => match Upgraded::take(&mut response) {
                     Some(further) => {
                         if let Ok(near) = incoming.accept(response.map(drop)) {
                             let _ = relay(near, further).await;
@@ -94,7 +98,8 @@ fn no_target() -> Denial {
 
 /// A problem in the form in which it crosses connections.
 pub(crate) fn denial(problem: &Problem, untouched: bool) -> Denial {
-    let denial = Denial::new(problem.status(), problem.code.clone(), problem.message.clone()).at(problem.hop.clone());
+    let denial =
+        Denial::new(problem.status(), problem.code.clone(), problem.message.clone()).at(problem.hop.clone());
     if untouched { denial.untouched() } else { denial }
 }
 
@@ -103,11 +108,7 @@ pub(crate) fn link_denial(error: LinkError, hop: &str) -> Denial {
     let untouched = error.safe_to_retry();
     match error {
         LinkError::Denied(denial) => *denial,
-        error => {
-            let code = &tarbet_telemetry::codes::reach::LINK_LOST;
-            let problem = Problem::new(code, "The connection to the agent broke.").at(format!("{hop}: {}", error.hop()));
-            denial(&problem, untouched)
-        }
+        error => denial(&error.problem().at(format!("{hop}: {}", error.hop())), untouched),
     }
 }
 
@@ -116,7 +117,7 @@ impl From<RouteError> for Denial {
         let problem = error.problem();
         match error {
             RouteError::Link { source: LinkError::Denied(denial), .. } => *denial,
-            _ => denial(&problem, false),
+            error => denial(&problem, matches!(error, RouteError::Leaving)),
         }
     }
 }

@@ -8,58 +8,41 @@ mod agents;
 mod api;
 mod callers;
 mod kube;
+mod node;
 mod private;
+mod ticket;
 
 pub use api::{LinkView, NewSite, NewToken, SiteView, TokenView};
+pub use node::{Node, Sharing};
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use jiff::Timestamp;
-use tarbet_identity::jwt::kas::KasSigner;
-use tarbet_identity::jwt::{Verifier, hmac_secret_from_file, kas};
+use tarbet_identity::jwt::hmac_secret_from_file;
 use tarbet_identity::{Secret, Token, TokenKind};
-use tarbet_link::handshake::Credential;
 use tarbet_store::Store;
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::problem::chain;
 use tarbet_telemetry::{Coded, Health, Metrics, Problem, Stage, Supervisor};
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use uuid::Uuid;
 
+use node::Hub;
+
+use crate::audit::{AuditLog, Writer};
 use crate::config::GatewayConfig;
 use crate::dial;
 use crate::directory::{Directory, Principal};
 use crate::listen::Listener;
-use crate::local::LocalLinks;
-use crate::metrics::GatewayMetrics;
-use crate::peers::Peers;
-use crate::registry::{Registry, Rhythm};
-use crate::route::Router;
-
-/// What all listeners of a gateway share.
-struct Hub {
-    name: String,
-    config: GatewayConfig,
-    directory: Directory,
-    local: LocalLinks,
-    registry: Option<Registry>,
-    router: Router,
-    /// Judges other gateways; without a shared secret there are none.
-    colleagues: Option<Verifier>,
-    metrics: GatewayMetrics,
-    /// No new requests or links: the gateway is leaving.
-    leaving: CancellationToken,
-}
+use crate::registry::Rhythm;
 
 /// A gateway whose listeners are bound and whose tasks are not started yet.
 pub struct Gateway {
-    hub: Arc<Hub>,
+    node: Node,
     agents: Listener,
     api: Listener,
     kubernetes: Listener,
     private: Listener,
+    audit: Option<Writer>,
 }
 
 /// Where the listeners ended up, for ports that were chosen by the system.
@@ -85,43 +68,54 @@ impl Gateway {
         replicated: bool,
         metrics: &Metrics,
     ) -> Result<Self, Problem> {
-        let name = config.name.clone().unwrap_or_else(|| format!("gateway-{}", &Uuid::new_v4().simple().to_string()[..8]));
-        let secret = config.private.secret_file.as_ref().map(hmac_secret_from_file).transpose().map_err(|error| {
-            Problem::new(&ground::SECRET_UNREADABLE, "The secret that gateways share cannot be used.").because(chain(&error))
-        })?;
+        let secret =
+            config.private.secret_file.as_ref().map(hmac_secret_from_file).transpose().map_err(|error| {
+                Problem::new(&ground::SECRET_UNREADABLE, "The secret that gateways share cannot be used.")
+                    .because(chain(&error))
+            })?;
         if replicated && secret.is_none() {
-            return Err(Problem::new(&ground::CONFIG_INVALID, "Gateways that share a store need gateway.private.secret_file.")
-                .because("without it they cannot prove to each other who they are")
-                .advising("head -c 32 /dev/urandom | base64 > FILE, and give the same file to every gateway"));
+            return Err(Problem::new(
+                &ground::CONFIG_INVALID,
+                "Gateways that share a store need gateway.private.secret_file.",
+            )
+            .because("without it they cannot prove to each other who they are")
+            .advising("head -c 32 /dev/urandom | base64 > FILE, and give the same file to every gateway"));
         }
-        let colleagues = secret.clone().map(kas::private_api).transpose().map_err(|error| {
-            Problem::new(&ground::SECRET_UNREADABLE, "The secret that gateways share cannot be used.").because(chain(&error))
-        })?;
+        let (audit, writer) = match &config.audit.file {
+            None => (AuditLog::none(), None),
+            Some(file) => {
+                let (log, writer) = AuditLog::open(file).map_err(|error| {
+                    Problem::new(
+                        &ground::CONFIG_INVALID,
+                        format!("The audit log {} cannot be used.", file.display()),
+                    )
+                    .because(chain(&error))
+                })?;
+                (log, Some(writer))
+            }
+        };
 
-        let agents = Listener::bind("agents", config.agents.listen, config.agents.tls.as_ref(), &["h2", "http/1.1"]).await?;
-        let api = Listener::bind("api", config.api.listen, config.api.tls.as_ref(), &["h2", "http/1.1"]).await?;
+        let both = ["h2", "http/1.1"];
+        let agents =
+            Listener::bind("agents", config.agents.listen, config.agents.tls.as_ref(), &both).await?;
+        let api = Listener::bind("api", config.api.listen, config.api.tls.as_ref(), &both).await?;
         let kube = &config.kubernetes;
-        let kubernetes = Listener::bind("kubernetes", kube.listen, kube.tls.as_ref(), &["h2", "http/1.1"]).await?;
-        let private = Listener::bind("private", config.private.listen, config.private.tls.as_ref(), &["h2"]).await?;
+        let kubernetes = Listener::bind("kubernetes", kube.listen, kube.tls.as_ref(), &both).await?;
+        let private =
+            Listener::bind("private", config.private.listen, config.private.tls.as_ref(), &["h2"]).await?;
 
         let directory = Directory::new(store).map_err(internal)?;
         if let Some(file) = &config.admin_token_file {
             first_admin(&directory, file).await?;
         }
-        let local = LocalLinks::default();
-        let registry = if replicated {
-            let url = advertised(&config, &private)?;
-            let registry = Registry::new(store, &name, &url, local.clone(), Rhythm::default(), Timestamp::now());
-            Some(registry.map_err(internal)?)
+        let sharing = if replicated {
+            Some(Sharing { url: advertised(&config, &private)?, rhythm: Rhythm::default() })
         } else {
             None
         };
-        let peers = peers(&config, &name, secret.map(KasSigner::private_api))?;
-        let router = Router::new(local.clone(), registry.clone(), peers);
-        let metrics = GatewayMetrics::register(metrics, &local);
-        let leaving = CancellationToken::new();
-        let hub = Arc::new(Hub { name, config, directory, local, registry, router, colleagues, metrics, leaving });
-        Ok(Self { hub, agents, api, kubernetes, private })
+        let connect = dial::to_gateways(config.private.ca_file.as_deref())?;
+        let node = Node::new(config, store, sharing, secret, connect, audit, metrics)?;
+        Ok(Self { node, agents, api, kubernetes, private, audit: writer })
     }
 
     /// Where it listens.
@@ -136,62 +130,69 @@ impl Gateway {
 
     /// The API as a service of this process, with the same callers' tokens as on its listener.
     pub fn api(&self) -> axum::Router {
-        api::router(Arc::clone(&self.hub))
+        self.node.api()
     }
 
     /// Starts everything under the supervisor.
     pub fn start(self, supervisor: &Supervisor, health: &Health) {
-        let Self { hub, agents, api, kubernetes, private } = self;
+        let Self { node, agents, api, kubernetes, private, audit } = self;
         let part = health.part("gateway");
         part.ready();
-        let requests = TaskTracker::new();
+        let requests = node.requests().clone();
         let links = TaskTracker::new();
 
-        let serving = Arc::clone(&hub);
+        let serving = node.clone();
         intake(supervisor, "agent listener", agents, &links, move |stream, peer| {
-            agents::serve(Arc::clone(&serving), stream, peer)
+            serving.clone().agent(stream, peer)
         });
-        let serving = Arc::clone(&hub);
-        intake(supervisor, "api listener", api, &requests, move |stream, peer| api::serve(Arc::clone(&serving), stream, peer));
-        let serving = Arc::clone(&hub);
+        let serving = node.clone();
+        intake(supervisor, "api listener", api, &requests, move |stream, peer| {
+            serving.clone().caller(stream, peer)
+        });
+        let serving = node.clone();
         intake(supervisor, "kubernetes listener", kubernetes, &requests, move |stream, peer| {
-            kube::serve(Arc::clone(&serving), stream, peer)
+            serving.clone().kubernetes(stream, peer)
         });
-        let serving = Arc::clone(&hub);
+        let serving = node.clone();
         intake(supervisor, "private listener", private, &requests, move |stream, peer| {
-            private::serve(Arc::clone(&serving), stream, peer)
+            serving.clone().gateway(stream, peer)
         });
 
-        let leaving = Arc::clone(&hub);
         supervisor.spawn(Stage::Intake, "readiness", |stop| async move {
             stop.cancelled().await;
             part.draining();
-            leaving.leaving.cancel();
             Ok(())
         });
-        let draining = Arc::clone(&hub);
+        let working = node.clone();
         supervisor.spawn(Stage::Work, "links", |stop| async move {
-            agents::recheck(&draining, stop).await;
-            // Callers first: what runs may finish. Then the links, which nobody needs any more.
-            requests.close();
-            requests.wait().await;
-            draining.local.all().iter().for_each(|held| held.way.drain());
-            links.close();
-            links.wait().await;
+            working.recheck(stop).await;
+            working.leave(links).await;
             Ok(())
         });
-        if let Some(registry) = hub.registry.clone() {
+        if let Some(registry) = node.registry() {
             let part = health.part("registry");
             supervisor.spawn(Stage::Upkeep, "registry", |stop| async move {
                 registry.keep(stop, part).await;
                 Ok(())
             });
         }
+        if let Some(writer) = audit {
+            let part = health.part("audit log");
+            supervisor.spawn(Stage::Upkeep, "audit log", |stop| async move {
+                writer.run(stop, part).await;
+                Ok(())
+            });
+        }
     }
 }
 
-fn intake<S, F>(supervisor: &Supervisor, name: &'static str, listener: Listener, tasks: &TaskTracker, serve: S)
-where
+fn intake<S, F>(
+    supervisor: &Supervisor,
+    name: &'static str,
+    listener: Listener,
+    tasks: &TaskTracker,
+    serve: S,
+) where
     S: Fn(tarbet_link::ByteStream, SocketAddr) -> F + Send + Sync + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
@@ -200,17 +201,6 @@ where
         listener.run(stop, tasks, serve).await;
         Ok(())
     });
-}
-
-fn peers(config: &GatewayConfig, name: &str, signer: Option<KasSigner>) -> Result<Peers, Problem> {
-    let connect = dial::to_gateways(config.private.ca_file.as_deref())?;
-    let name = name.to_owned();
-    let introduce = Arc::new(move || {
-        let token = signer.as_ref().map(|signer| signer.token(Timestamp::now()));
-        let credential = token.as_ref().map_or_else(Credential::default, |token| Credential::new(token.expose()));
-        (name.clone(), credential)
-    });
-    Ok(Peers::new(connect, introduce))
 }
 
 /// The URL that other gateways are told.
@@ -231,8 +221,11 @@ fn advertised(config: &GatewayConfig, private: &Listener) -> Result<String, Prob
 /// Makes sure that somebody can administer a new installation: the bearer of the token in `file`.
 async fn first_admin(directory: &Directory, file: &std::path::Path) -> Result<(), Problem> {
     let unusable = |cause: String| {
-        Problem::new(&ground::SECRET_UNREADABLE, format!("The administrator's token in {} cannot be used.", file.display()))
-            .because(cause)
+        Problem::new(
+            &ground::SECRET_UNREADABLE,
+            format!("The administrator's token in {} cannot be used.", file.display()),
+        )
+        .because(cause)
     };
     let token = if file.exists() {
         let secret = Secret::from_file(file).map_err(|error| unusable(chain(&error)))?;

@@ -29,13 +29,18 @@ impl Lender {
         Self { slot: Arc::new(Mutex::new(Some(body))), hint, empty }
     }
 
+    /// Whether there is nothing in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.empty
+    }
+
     /// The body for another attempt; nothing if an earlier attempt has begun to read it.
     pub(crate) fn lend(&self) -> Option<Body> {
         if self.empty {
             return Some(Body::empty());
         }
         lock(&self.slot).is_some().then(|| {
-            Body::new(Lent { slot: Arc::clone(&self.slot), taken: None, hint: self.hint.clone(), empty: self.empty })
+            Body::new(Lent { slot: Arc::clone(&self.slot), taken: None, hint: self.hint, empty: self.empty })
         })
     }
 }
@@ -44,7 +49,10 @@ impl HttpBody for Lent {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
         if this.taken.is_none() {
             this.taken = lock(&this.slot).take();
@@ -60,7 +68,7 @@ impl HttpBody for Lent {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.taken.as_ref().map_or_else(|| self.hint.clone(), HttpBody::size_hint)
+        self.taken.as_ref().map_or_else(|| self.hint, HttpBody::size_hint)
     }
 }
 

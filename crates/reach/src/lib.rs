@@ -4,19 +4,28 @@
 //! gateway decides where a request goes and never what a site permits: that is the agent's
 //! [`policy`](agent::policy), and nothing a gateway says widens it.
 
+#![expect(clippy::result_large_err, reason = "a problem is made once and read by a person")]
+
 pub mod agent;
+pub mod audit;
 pub mod client;
 pub mod config;
 pub mod dial;
 pub mod directory;
 mod forward;
 pub mod gateway;
+mod guarded;
 pub mod kas;
+mod known;
 mod lent;
 pub mod listen;
 pub mod local;
 pub mod metrics;
 pub mod names;
 pub mod peers;
+pub mod quota;
 pub mod registry;
+#[cfg(test)]
+mod rig;
 pub mod route;
+pub mod story;

@@ -92,7 +92,9 @@ impl Listener {
             tasks.spawn(async move {
                 match secure(stream, tls).await {
                     Ok(stream) => serve(stream, peer).await,
-                    Err(error) => tracing::debug!(listener = name, %peer, %error, "A connection was not secured."),
+                    Err(error) => {
+                        tracing::debug!(listener = name, %peer, %error, "A connection was not secured.");
+                    }
                 }
             });
         }
@@ -112,12 +114,17 @@ async fn secure(stream: TcpStream, tls: Option<Acceptor>) -> Result<ByteStream, 
 
 fn acceptor(name: &str, files: &TlsFiles, alpn: &[&str]) -> Result<Acceptor, Problem> {
     let unusable = |cause: String| {
-        Problem::new(&ground::CERTIFICATE_UNUSABLE, format!("The certificate of the {name} listener cannot be used."))
-            .because(cause)
+        Problem::new(
+            &ground::CERTIFICATE_UNUSABLE,
+            format!("The certificate of the {name} listener cannot be used."),
+        )
+        .because(cause)
     };
     let now = Timestamp::now();
     let source = match files.source().map_err(|message| unusable(message.to_owned()))? {
-        TlsSource::Files(cert, key) => CredentialSource::Files { certificate: cert.to_owned(), key: key.to_owned() },
+        TlsSource::Files(cert, key) => {
+            CredentialSource::Files { certificate: cert.to_owned(), key: key.to_owned() }
+        }
         TlsSource::Authority(folder) => {
             let authority = Authority::open(folder, now).map_err(|error| unusable(chain(&error)))?;
             CredentialSource::Issued { authority: Arc::new(authority), leaf: leaf(&files.names) }

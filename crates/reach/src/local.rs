@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
+use tarbet_identity::Pin;
 use tarbet_link::handshake::Refusal;
 use tarbet_link::{Caller, Dialer, Link};
 use tokio::sync::Notify;
@@ -74,6 +75,8 @@ pub struct Held {
     pub services: Vec<String>,
     /// The agent's own name and version, as it told them.
     pub agent: String,
+    /// The key under which the agent is reached end to end, if it has one.
+    pub key: Option<Pin>,
     /// The token it was admitted with, to be checked again.
     pub token_id: String,
     /// Since when.
@@ -136,7 +139,10 @@ impl LocalLinks {
         tables.turn = tables.turn.wrapping_add(1);
         let turn = tables.turn;
         let links = tables.by_site.get(site)?;
-        (0..links.len()).map(|step| &links[(turn + step) % links.len()]).find(|link| !tried.contains(&link.id)).cloned()
+        (0..links.len())
+            .map(|step| &links[(turn + step) % links.len()])
+            .find(|link| !tried.contains(&link.id))
+            .cloned()
     }
 
     /// The links to a site.
@@ -160,7 +166,8 @@ impl LocalLinks {
     /// Begins to wait for a site. What happens after this call is not missed.
     pub fn wait_for(&self, site: &SiteName) -> Waiting {
         let mut tables = self.lock();
-        let bell = tables.bells.entry(site.clone()).or_insert_with(|| Bell { notify: Arc::default(), waiting: 0 });
+        let bell =
+            tables.bells.entry(site.clone()).or_insert_with(|| Bell { notify: Arc::default(), waiting: 0 });
         bell.waiting += 1;
         let notify = Arc::clone(&bell.notify);
         Waiting { site: site.clone(), links: self.clone(), notify }
@@ -201,3 +208,6 @@ impl Drop for Waiting {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

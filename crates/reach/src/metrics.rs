@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use tarbet_telemetry::Metrics;
 
 use crate::local::LocalLinks;
+use crate::quota::Quotas;
 
 type Outcome = [(&'static str, &'static str); 1];
+type Limit = [(&'static str, &'static str); 1];
 
 /// The counters of one gateway.
 #[derive(Clone)]
@@ -22,23 +24,35 @@ pub struct GatewayMetrics {
     /// Agents turned away.
     pub refused_links: Counter,
     requests: Family<Outcome, Counter>,
+    quotas: Family<Limit, Counter>,
     latency: Histogram,
 }
 
 impl GatewayMetrics {
     /// Registers them.
-    pub fn register(metrics: &Metrics, local: &LocalLinks) -> Self {
-        metrics.with(|registry| registry.register_collector(Box::new(Now(local.clone()))));
+    pub fn register(metrics: &Metrics, local: &LocalLinks, quotas: &Quotas) -> Self {
+        let now = Now(local.clone(), quotas.clone());
+        metrics.with(|registry| registry.register_collector(Box::new(now)));
         Self {
             links_opened: metrics.register("tarbet_links_opened", "Links taken in", Counter::default()),
             refused_links: metrics.register("tarbet_links_refused", "Agents turned away", Counter::default()),
             requests: metrics.register("tarbet_requests", "Requests routed, by outcome", Family::default()),
+            quotas: metrics.register(
+                "tarbet_quota_refusals",
+                "Requests and links refused because of a limit, by its setting",
+                Family::default(),
+            ),
             latency: metrics.register(
                 "tarbet_request_first_byte_seconds",
                 "Time from a request's headers to its response's headers",
                 Histogram::new(exponential_buckets(0.000_25, 4.0, 10)),
             ),
         }
+    }
+
+    /// A limit was met; `setting` names it.
+    pub fn over_quota(&self, setting: &'static str) {
+        self.quotas.get_or_create(&[("limit", setting)]).inc();
     }
 
     /// A request was answered, or failed before it was.
@@ -50,7 +64,7 @@ impl GatewayMetrics {
 }
 
 /// What is true at the moment somebody looks.
-struct Now(LocalLinks);
+struct Now(LocalLinks, Quotas);
 
 impl std::fmt::Debug for Now {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -64,6 +78,7 @@ impl Collector for Now {
         for (name, help, value) in [
             ("tarbet_links", "Links held now", self.0.all().len()),
             ("tarbet_requests_waiting", "Requests waiting for a site to connect", waiting),
+            ("tarbet_requests_counted", "Requests that count against a limit now", self.1.counted()),
         ] {
             let gauge = ConstGauge::new(value as u64);
             let family = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;

@@ -13,7 +13,9 @@ pub struct SiteName(Arc<str>);
 
 /// The text is no name for a site.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a site name: 1 to 63 lower-case letters, digits or `-`, not beginning or ending in `-`")]
+#[error(
+    "`{0}` is not a site name: 1 to 63 lower-case letters, digits or `-`, not beginning or ending in `-`"
+)]
 pub struct NotASiteName(String);
 
 impl SiteName {

@@ -12,10 +12,14 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tarbet_link::handshake::{
-    self, AgentInfo, Credential, HandshakeError, Hello, Message, Progress, Purpose, Refusal, VERSIONS, Welcome,
+    self, AgentInfo, Credential, HandshakeError, Hello, Message, Progress, Purpose, Refusal, VERSIONS,
+    Welcome,
 };
 use tarbet_link::{Accepted, ByteStream, CloseReason, Handler, Link, Settings};
+use tarbet_telemetry::problem::chain;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::local::Way;
@@ -38,6 +42,9 @@ pub enum PeerError {
     /// It took too long.
     #[error("the gateway did not answer within {} s", CONNECT_TIMEOUT.as_secs())]
     TimedOut,
+    /// Somebody else tried meanwhile, in vain.
+    #[error("another attempt just failed: {0}")]
+    Failed(String),
 }
 
 /// How a connection to a gateway is made: plain, TLS, or anything else that carries bytes.
@@ -53,7 +60,14 @@ pub struct Peers(Arc<Inner>);
 struct Inner {
     connect: Connect,
     introduce: Introduce,
-    open: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Option<Link>>>>>,
+    open: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Slot>>>>,
+}
+
+#[derive(Default)]
+struct Slot {
+    link: Option<Link>,
+    // The last attempt that failed: those who waited for it share its outcome.
+    failed: Option<(Instant, String)>,
 }
 
 impl Peers {
@@ -68,21 +82,31 @@ impl Peers {
             let mut open = self.0.open.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(open.entry(url.to_owned()).or_default())
         };
+        let asked = Instant::now();
         // Held while connecting: those who come meanwhile share the one connection.
         let mut slot = slot.lock().await;
-        if let Some(link) = slot.as_ref().filter(|link| link.phase().takes_requests()) {
+        if let Some(link) = slot.link.as_ref().filter(|link| link.phase().takes_requests()) {
             return Ok(Arc::new(link.clone()));
+        }
+        if let Some((_, why)) = slot.failed.as_ref().filter(|(at, _)| *at >= asked) {
+            return Err(PeerError::Failed(why.clone()));
         }
         let (name, credential) = (self.0.introduce)();
         let connecting = async {
             let stream = (self.0.connect)(url.to_owned()).await.map_err(PeerError::Connect)?;
             introduce(stream, &name, credential).await
         };
-        let (link, driver) =
-            tokio::time::timeout(CONNECT_TIMEOUT, connecting).await.unwrap_or(Err(PeerError::TimedOut))?;
-        tokio::spawn(driver);
-        *slot = Some(link.clone());
-        Ok(Arc::new(link))
+        match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await.unwrap_or(Err(PeerError::TimedOut)) {
+            Ok((link, driver)) => {
+                tokio::spawn(driver);
+                *slot = Slot { link: Some(link.clone()), failed: None };
+                Ok(Arc::new(link))
+            }
+            Err(error) => {
+                *slot = Slot { link: None, failed: Some((Instant::now(), chain(&error))) };
+                Err(error)
+            }
+        }
     }
 }
 
@@ -102,7 +126,9 @@ pub async fn introduce(
     match receive(&mut stream).await.map_err(PeerError::Handshake)? {
         Message::Welcome(_) => {}
         Message::Refusal(refusal) => return Err(PeerError::Refused(refusal)),
-        other @ Message::Hello(_) => return Err(PeerError::Handshake(HandshakeError::OutOfOrder(other.name()))),
+        other @ Message::Hello(_) => {
+            return Err(PeerError::Handshake(HandshakeError::OutOfOrder(other.name())));
+        }
     }
     let gateway = name.to_owned();
     let accepted = tarbet_link::accept(stream, CONNECT_TIMEOUT, |_| async {
@@ -115,8 +141,13 @@ pub async fn introduce(
 }
 
 /// Takes in one who dialled: `admit` judges who it is and gives what shall serve it. Runs to the
-/// end of the connection.
-pub async fn receive_peer<A, F>(mut stream: ByteStream, name: &str, admit: A) -> Result<CloseReason, PeerError>
+/// end of the connection; once `leaving` is cancelled it takes nothing new and ends with what runs.
+pub async fn receive_peer<A, F>(
+    mut stream: ByteStream,
+    name: &str,
+    leaving: &CancellationToken,
+    admit: A,
+) -> Result<CloseReason, PeerError>
 where
     A: FnOnce(Hello) -> F,
     F: Future<Output = Result<Arc<dyn Handler>, Refusal>>,
@@ -127,7 +158,8 @@ where
             other => Err(PeerError::Handshake(HandshakeError::OutOfOrder(other.name()))),
         }
     };
-    let hello_in = tokio::time::timeout(CONNECT_TIMEOUT, greeting).await.unwrap_or(Err(PeerError::TimedOut))?;
+    let hello_in =
+        tokio::time::timeout(CONNECT_TIMEOUT, greeting).await.unwrap_or(Err(PeerError::TimedOut))?;
     let handler = match admit(hello_in).await {
         Ok(handler) => handler,
         Err(refusal) => {
@@ -145,7 +177,16 @@ where
         ping_interval: settings.keepalive.interval,
     };
     send(&mut stream, &Message::Welcome(welcome)).await.map_err(PeerError::Handshake)?;
-    tarbet_link::serve(stream, hello(name, Credential::default()), settings, handler).await.map_err(PeerError::Handshake)
+    let connected = tarbet_link::connect(stream, hello(name, Credential::default()), settings, handler).await;
+    let (link, driver) = connected.map_err(PeerError::Handshake)?;
+    let mut driver = std::pin::pin!(driver);
+    tokio::select! {
+        reason = driver.as_mut() => Ok(reason),
+        () = leaving.cancelled() => {
+            link.drain();
+            Ok(driver.await)
+        }
+    }
 }
 
 fn hello(name: &str, credential: Credential) -> Hello {

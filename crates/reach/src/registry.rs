@@ -2,20 +2,23 @@
 //!
 //! Each gateway keeps one short-lived entry that says it is alive, and one longer-lived entry a
 //! link. A link counts only while its gateway is alive, so a gateway that dies takes all its links
-//! along within seconds, and ten thousand links cost one write every few seconds.
+//! along within seconds, and ten thousand links cost one write every few seconds. A gateway's entry
+//! belongs to one process: one that starts again under its old name does not inherit its links.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use tarbet_identity::Pin;
 use tarbet_store::{Commit, Error, Record, Store, Table};
 use tarbet_telemetry::problem::chain;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use crate::local::{Held, LinkId, LocalLinks};
 use crate::names::SiteName;
@@ -40,8 +43,8 @@ impl Default for Rhythm {
         Self {
             alive: Duration::from_secs(12),
             heartbeat: Duration::from_secs(4),
-            entry: Duration::from_secs(300),
-            refresh: Duration::from_secs(120),
+            entry: Duration::from_mins(5),
+            refresh: Duration::from_mins(2),
             cache: Duration::from_secs(1),
         }
     }
@@ -50,6 +53,8 @@ impl Default for Rhythm {
 /// A gateway as others see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GatewayRecord {
+    /// Its name.
+    pub name: String,
     /// Where its private listener is reached.
     pub url: String,
     /// Since when it runs.
@@ -63,12 +68,15 @@ impl Record for GatewayRecord {
 /// A link as others see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkRecord {
-    /// The gateway that holds it.
+    /// The process that holds it, as it calls itself in the table of gateways.
     pub gateway: String,
     /// What the agent offers.
     pub services: Vec<String>,
     /// The agent's own name and version.
     pub agent: String,
+    /// The key under which the agent is reached end to end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Pin>,
     /// Since when.
     pub since: Timestamp,
 }
@@ -86,6 +94,19 @@ pub struct Remote {
     pub url: String,
 }
 
+/// A link somewhere, as it is listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Its site.
+    pub site: String,
+    /// Its name.
+    pub link: String,
+    /// The name of the gateway that holds it.
+    pub gateway: String,
+    /// What is known of it.
+    pub record: LinkRecord,
+}
+
 /// The shared registry, seen from one gateway. Cheap to clone.
 #[derive(Clone)]
 pub struct Registry(Arc<Inner>);
@@ -97,32 +118,47 @@ struct Inner {
     own: (String, GatewayRecord),
     rhythm: Rhythm,
     local: LocalLinks,
-    cache: Mutex<HashMap<SiteName, (Instant, Vec<Remote>)>>,
+    cache: Mutex<Cache>,
     followed: Mutex<HashMap<SiteName, Weak<Following>>>,
-    // Some link could not be written: all are written again with the next heartbeat.
+    // The registry may differ from what is held: all is written again with the next heartbeat.
     behind: AtomicBool,
+    // Whether this gateway has left; read while anything of it is written, so that nothing comes after.
+    left: tokio::sync::RwLock<bool>,
+}
+
+/// Answers that were looked up lately.
+#[derive(Default)]
+struct Cache {
+    answers: HashMap<SiteName, (Instant, Vec<Remote>)>,
+    // Counts what made answers doubtful: one that was looked up before is not kept after.
+    doubts: u64,
 }
 
 /// A site's entries are being followed for as long as this is held.
-pub struct Following(AbortHandle);
+pub struct Following {
+    task: AbortHandle,
+    // However many wait for the site, one looks it up and the others use the answer.
+    looking: tokio::sync::Mutex<()>,
+}
 
 impl Drop for Following {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
 
 impl Registry {
-    /// The registry in this store, for the gateway `id` reached at `url`.
+    /// The registry in this store, for the gateway `name` reached at `url`.
     pub fn new(
         store: &Store,
-        id: &str,
+        name: &str,
         url: &str,
         local: LocalLinks,
         rhythm: Rhythm,
         now: Timestamp,
     ) -> Result<Self, tarbet_store::Invalid> {
-        let own = (id.to_owned(), GatewayRecord { url: url.to_owned(), started: now });
+        let record = GatewayRecord { name: name.to_owned(), url: url.to_owned(), started: now };
+        let own = (Uuid::new_v4().simple().to_string(), record);
         Ok(Self(Arc::new(Inner {
             store: store.clone(),
             gateways: Table::new(store, "gateways")?,
@@ -133,6 +169,7 @@ impl Registry {
             cache: Mutex::default(),
             followed: Mutex::default(),
             behind: AtomicBool::new(false),
+            left: tokio::sync::RwLock::new(false),
         })))
     }
 
@@ -141,13 +178,19 @@ impl Registry {
     pub async fn announce(&self, held: &Held) {
         if let Err(error) = self.write([held]).await {
             self.0.behind.store(true, Ordering::Relaxed);
-            tracing::warn!(site = %held.site, link = %held.id, error = %chain(&error), "The link is not in the registry yet.");
+            tracing::warn!(
+                site = %held.site, link = %held.id, error = %chain(&error),
+                "The link is not in the registry yet."
+            );
         }
     }
 
-    /// Makes a link unknown.
-    pub async fn withdraw(&self, held: &Held) -> Result<(), Error> {
-        self.0.links.delete(&key(held)).await.map(drop)
+    /// Makes a link unknown; later, if the store is away.
+    pub async fn withdraw(&self, held: &Held) {
+        if let Err(error) = self.0.links.delete(&key(held)).await {
+            self.0.behind.store(true, Ordering::Relaxed);
+            tracing::debug!(link = %held.id, error = %chain(&error), "The registry still lists a link that is gone.");
+        }
     }
 
     /// The links that other living gateways hold for a site.
@@ -155,46 +198,85 @@ impl Registry {
         if let Some(remotes) = self.cached(site) {
             return Ok(remotes);
         }
-        let links = self.0.links.list_under(&site.to_string()).await?.records;
-        let mut remotes = Vec::with_capacity(links.len());
-        for ((_, id), record) in links {
-            let record = record.value;
-            let Some(link) = LinkId::parse(&id).filter(|_| record.gateway != self.0.own.0) else { continue };
-            if let Some(gateway) = self.0.gateways.get(&record.gateway).await? {
-                remotes.push(Remote { link, url: gateway.value.url });
-            }
+        let following = self.followed().get(site).and_then(Weak::upgrade);
+        let _turn = match &following {
+            Some(following) => Some(following.looking.lock().await),
+            None => None,
+        };
+        if let Some(remotes) = self.cached(site) {
+            return Ok(remotes);
         }
-        if !remotes.is_empty() {
-            let entry = (Instant::now(), remotes.clone());
-            self.cache().insert(site.clone(), entry);
+        let doubts = self.cache().doubts;
+        let remotes = self.look_up(site).await?;
+        let mut cache = self.cache();
+        // That nobody is there is worth remembering only while it is heard when somebody comes.
+        if cache.doubts == doubts && (following.is_some() || !remotes.is_empty()) {
+            cache.answers.insert(site.clone(), (Instant::now(), remotes.clone()));
         }
         Ok(remotes)
     }
 
-    /// Every link of every living gateway: site, link and record.
-    pub async fn everywhere(&self) -> Result<Vec<(String, String, LinkRecord)>, Error> {
-        let alive: Vec<String> = self.0.gateways.list().await?.records.into_iter().map(|(id, _)| id).collect();
+    async fn look_up(&self, site: &SiteName) -> Result<Vec<Remote>, Error> {
+        let links = self.0.links.list_under(&site.to_string()).await?.records;
+        let mut urls: HashMap<String, Option<String>> = HashMap::new();
+        let mut remotes = Vec::with_capacity(links.len());
+        for ((_, id), record) in links {
+            let gateway = record.value.gateway;
+            let Some(link) = LinkId::parse(&id).filter(|_| gateway != self.0.own.0) else { continue };
+            if !urls.contains_key(&gateway) {
+                let found = self.0.gateways.get(&gateway).await?;
+                urls.insert(gateway.clone(), found.map(|found| found.value.url));
+            }
+            let url = urls.get(&gateway).cloned().flatten();
+            remotes.extend(url.map(|url| Remote { link, url }));
+        }
+        Ok(remotes)
+    }
+
+    /// Every link of every living gateway.
+    pub async fn everywhere(&self) -> Result<Vec<Listed>, Error> {
+        let alive: HashMap<String, String> = self
+            .0
+            .gateways
+            .list()
+            .await?
+            .records
+            .into_iter()
+            .map(|(id, found)| (id, found.value.name))
+            .collect();
         let links = self.0.links.list().await?.records;
-        let known = links.into_iter().map(|((site, link), record)| (site, link, record.value));
-        Ok(known.filter(|(_, _, record)| alive.contains(&record.gateway)).collect())
+        let known = links.into_iter().filter_map(|((site, link), record)| {
+            let gateway = alive.get(&record.value.gateway)?.clone();
+            Some(Listed { site, link, gateway, record: record.value })
+        });
+        Ok(known.collect())
+    }
+
+    /// The other living gateways.
+    pub async fn colleagues(&self) -> Result<Vec<GatewayRecord>, Error> {
+        let gateways = self.0.gateways.list().await?.records.into_iter();
+        Ok(gateways.filter(|(id, _)| *id != self.0.own.0).map(|(_, found)| found.value).collect())
     }
 
     /// A looked-up answer turned out to be wrong.
     pub fn distrust(&self, site: &SiteName) {
-        self.cache().remove(site);
+        let mut cache = self.cache();
+        cache.answers.remove(site);
+        cache.doubts += 1;
     }
 
     /// Rings the bell of a site whenever the registry changes for it, for as long as somebody holds
     /// what this returns. However many wait for one site, it is followed once.
     pub fn following(&self, site: &SiteName) -> Arc<Following> {
-        let mut followed = self.0.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut followed = self.followed();
         if let Some(following) = followed.get(site).and_then(Weak::upgrade) {
             return following;
         }
         followed.retain(|_, following| following.strong_count() > 0);
         let (registry, of) = (self.clone(), site.clone());
         let task = tokio::spawn(async move { registry.follow(&of).await });
-        let following = Arc::new(Following(task.abort_handle()));
+        let following =
+            Arc::new(Following { task: task.abort_handle(), looking: tokio::sync::Mutex::default() });
         followed.insert(site.clone(), Arc::downgrade(&following));
         following
     }
@@ -227,41 +309,61 @@ impl Registry {
                         refreshed = Instant::now();
                     }
                 }
-                Err(error) => health.failing(format!("the registry of links does not answer: {}", chain(&error))),
+                Err(error) => {
+                    health.failing(format!("the registry of links does not answer: {}", chain(&error)));
+                }
             }
+            self.cache().answers.retain(|_, (at, _)| at.elapsed() < self.0.rhythm.cache);
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = tokio::time::sleep(self.0.rhythm.heartbeat) => {}
             }
         }
-        if let Err(error) = self.leave().await {
-            tracing::warn!(error = %chain(&error), "The registry still lists this gateway; its entries will expire.");
-        }
+        self.leave().await;
     }
 
     /// One heartbeat. An entry that is gone (the store was emptied) brings all links back.
     async fn beat(&self, refresh_links: bool) -> Result<(), Error> {
+        let left = self.0.left.read().await;
+        if *left {
+            return Ok(());
+        }
         let known = self.0.gateways.get(&self.0.own.0).await?.is_some();
         let behind = self.0.behind.swap(false, Ordering::Relaxed);
         if known && !refresh_links && !behind {
-            return self.write([]).await;
+            return self.put([]).await;
         }
-        let links = self.0.local.all();
-        let written = self.write_all(&links).await;
+        let written = self.reconcile(behind).await;
         if written.is_err() {
             self.0.behind.store(true, Ordering::Relaxed);
         }
         written
     }
 
-    async fn write_all(&self, links: &[Arc<Held>]) -> Result<(), Error> {
-        for batch in links.chunks(BATCH) {
-            self.write(batch.iter().map(AsRef::as_ref)).await?;
+    /// Writes every link that is held, and removes those that no longer are.
+    async fn reconcile(&self, prune: bool) -> Result<(), Error> {
+        let held = self.0.local.all();
+        for batch in held.chunks(BATCH) {
+            self.put(batch.iter().map(AsRef::as_ref)).await?;
         }
-        if links.is_empty() { self.write([]).await } else { Ok(()) }
+        if held.is_empty() {
+            self.put([]).await?;
+        }
+        if !prune {
+            return Ok(());
+        }
+        let listed = self.0.links.list().await?.records.into_iter();
+        let own = listed.filter(|(_, record)| record.value.gateway == self.0.own.0).map(|(key, _)| key);
+        let gone = own.filter(|(_, id)| LinkId::parse(id).is_none_or(|id| self.0.local.get(id).is_none()));
+        self.remove(&gone.collect::<Vec<_>>()).await
     }
 
     async fn write<'a>(&self, links: impl IntoIterator<Item = &'a Held>) -> Result<(), Error> {
+        let left = self.0.left.read().await;
+        if *left { Ok(()) } else { self.put(links).await }
+    }
+
+    async fn put<'a>(&self, links: impl IntoIterator<Item = &'a Held>) -> Result<(), Error> {
         let Inner { store, gateways, links: table, own, rhythm, .. } = &*self.0;
         let mut commit = Commit::new().with(gateways.put_for_op(&own.0, &own.1, rhythm.alive)?);
         for held in links {
@@ -269,6 +371,7 @@ impl Registry {
                 gateway: own.0.clone(),
                 services: held.services.clone(),
                 agent: held.agent.clone(),
+                key: held.key,
                 since: held.since,
             };
             commit = commit.with(table.put_for_op(&key(held), &record, rhythm.entry)?);
@@ -276,25 +379,43 @@ impl Registry {
         store.commit(commit).await.map(drop)
     }
 
-    async fn leave(&self) -> Result<(), Error> {
-        let Inner { store, gateways, links: table, own, local, .. } = &*self.0;
-        // First the gateway: from then on nobody is sent here, however long the rest takes.
-        gateways.delete(&own.0).await?;
-        for batch in local.all().chunks(BATCH) {
-            let commit = batch.iter().fold(Commit::new(), |commit, held| commit.with(table.delete_op(&key(held))));
-            store.commit(commit).await?;
+    /// Removes this gateway and its links, for good. What cannot be removed now expires.
+    pub async fn leave(&self) {
+        let mut left = self.0.left.write().await;
+        if std::mem::replace(&mut *left, true) {
+            return;
+        }
+        let leaving = async {
+            // First the gateway: from then on nobody is sent here, however long the rest takes.
+            self.0.gateways.delete(&self.0.own.0).await?;
+            self.remove(&self.0.local.all().iter().map(|held| key(held)).collect::<Vec<_>>()).await
+        };
+        if let Err(error) = leaving.await {
+            tracing::warn!(error = %chain(&error), "The registry still lists this gateway; its entries will expire.");
+        }
+    }
+
+    async fn remove(&self, keys: &[(String, String)]) -> Result<(), Error> {
+        for batch in keys.chunks(BATCH) {
+            let commit =
+                batch.iter().fold(Commit::new(), |commit, key| commit.with(self.0.links.delete_op(key)));
+            self.0.store.commit(commit).await?;
         }
         Ok(())
     }
 
     fn cached(&self, site: &SiteName) -> Option<Vec<Remote>> {
         let cache = self.cache();
-        let (at, remotes) = cache.get(site)?;
+        let (at, remotes) = cache.answers.get(site)?;
         (at.elapsed() < self.0.rhythm.cache).then(|| remotes.clone())
     }
 
-    fn cache(&self) -> std::sync::MutexGuard<'_, HashMap<SiteName, (Instant, Vec<Remote>)>> {
+    fn cache(&self) -> MutexGuard<'_, Cache> {
         self.0.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn followed(&self) -> MutexGuard<'_, HashMap<SiteName, Weak<Following>>> {
+        self.0.followed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -304,3 +425,6 @@ const BATCH: usize = 100;
 fn key(held: &Held) -> (String, String) {
     (held.site.to_string(), held.id.to_string())
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,21 +9,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
-use tarbet_link::{Address, Body, ByteStream, Caller, Dialer, LinkError, Target};
+use http::{Method, Request, Response};
+use tarbet_link::{Address, Body, ByteStream, Caller, Dialer, LinkError, Reached, Target};
 use tarbet_telemetry::codes::reach;
 use tarbet_telemetry::problem::chain;
 use tarbet_telemetry::{Coded, Problem};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::lent::Lender;
-use crate::local::{LinkId, LocalLinks, Way};
+use crate::local::{Held, LinkId, LocalLinks, Way};
 use crate::names::SiteName;
-use crate::peers::{PeerError, Peers};
-use crate::registry::Registry;
+use crate::peers::Peers;
+use crate::registry::{Registry, Remote};
+use crate::story::{Step, Story};
 
 /// How often one request may be sent again: more would only hide a site that is broken.
 const ATTEMPTS: usize = 6;
+/// How often a harmless request may be sent again when it may have reached an agent: it may be what
+/// breaks the links.
+const UNCERTAIN: usize = 2;
+/// How soon a gateway that is listed and does not answer is tried again.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Why a request did not reach its site.
 #[derive(Debug, thiserror::Error)]
@@ -45,15 +52,9 @@ pub enum RouteError {
         #[source]
         source: tarbet_store::Error,
     },
-    /// The gateway that holds the link cannot be reached.
-    #[error("the gateway at {url} cannot be reached")]
-    Peer {
-        /// Its private listener.
-        url: String,
-        /// Why.
-        #[source]
-        source: PeerError,
-    },
+    /// This gateway is shutting down.
+    #[error("this gateway is shutting down")]
+    Leaving,
     /// The link failed, or the agent said no.
     #[error("the request to the site `{site}` failed on its link")]
     Link {
@@ -73,15 +74,12 @@ impl Coded for RouteError {
                 format!("No agent of the site `{site}` was connected within {} s.", waited.as_secs()),
             )
             .at(format!("gateway → site `{site}`")),
-            Self::Registry { site, source } => {
-                Problem::new(&reach::REGISTRY_UNAVAILABLE, format!("The registry cannot say who holds the site `{site}`."))
-                    .because(chain(source))
-            }
-            Self::Peer { url, source } => {
-                Problem::new(&reach::GATEWAY_UNREACHABLE, "The gateway that holds the site's agent cannot be reached.")
-                    .at(format!("entry gateway → gateway at {url}"))
-                    .because(chain(source))
-            }
+            Self::Registry { site, source } => Problem::new(
+                &reach::REGISTRY_UNAVAILABLE,
+                format!("The registry cannot say who holds the site `{site}`."),
+            )
+            .because(chain(source)),
+            Self::Leaving => Problem::new(&reach::DRAINING, "The gateway is shutting down."),
             Self::Link { site, source } => link_problem(site, source),
         }
     }
@@ -94,20 +92,56 @@ fn link_problem(site: &SiteName, error: &LinkError) -> Problem {
             let code = tarbet_telemetry::codes::find(&denial.code).unwrap_or(&reach::LINK_LOST);
             Problem::new(code, denial.message.clone()).at(format!("site `{site}`: {}", denial.hop))
         }
-        LinkError::Request(_) | LinkError::RequestBody(_) => {
-            Problem::new(&tarbet_telemetry::codes::ground::BAD_REQUEST, "The request cannot be carried to the site.")
+        LinkError::Request(_) | LinkError::RequestBody(_) => Problem::new(
+            &tarbet_telemetry::codes::ground::BAD_REQUEST,
+            "The request cannot be carried to the site.",
+        )
+        .because(chain(error)),
+        LinkError::Unsupported(_) => {
+            Problem::new(&reach::SERVICE_NOT_OFFERED, "The agent's connection cannot carry this.")
                 .because(chain(error))
         }
-        LinkError::Unsupported(_) => {
-            Problem::new(&reach::SERVICE_NOT_OFFERED, "The agent's connection cannot carry this.").because(chain(error))
-        }
-        LinkError::Busy { limit } => {
-            Problem::new(&reach::QUOTA_EXCEEDED, format!("The link to the site `{site}` has {limit} streams open."))
-        }
+        LinkError::Busy { limit } => Problem::new(
+            &reach::QUOTA_EXCEEDED,
+            format!("The link to the site `{site}` has {limit} streams open."),
+        ),
         _ => Problem::new(&reach::LINK_LOST, format!("The connection to the agent of `{site}` broke."))
             .at(format!("gateway → agent of `{site}`: {}", error.hop()))
             .because(chain(error)),
     }
+}
+
+/// Whether nobody can tell how far a request came: its link was lost before there was an answer.
+fn is_unknown(error: &LinkError) -> bool {
+    match error {
+        LinkError::Closed { reached, .. } => *reached == Reached::Unknown,
+        // Another gateway lost the link in the same way.
+        LinkError::Denied(denial) => !denial.untouched && denial.code == reach::LINK_LOST.id,
+        _ => false,
+    }
+}
+
+/// Whether a request does nothing that may not be done twice. A request that changes its protocol
+/// may do anything whatever its method: `exec` is a GET.
+fn is_harmless(parts: &http::request::Parts, empty: bool) -> bool {
+    let safe = matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
+    safe && empty && !parts.headers.contains_key(http::header::UPGRADE)
+}
+
+/// A way that was found.
+struct Found {
+    way: Arc<dyn Way>,
+    link: LinkId,
+    /// The other gateway it leads through.
+    through: Option<String>,
+}
+
+/// What the registry led to.
+enum Elsewhere {
+    Found(Found),
+    Nobody,
+    /// A gateway is listed and does not answer.
+    Unreachable,
 }
 
 /// Finds ways to sites. Cheap to clone.
@@ -117,12 +151,19 @@ pub struct Router {
     /// Absent for a gateway that stands alone.
     registry: Option<Registry>,
     peers: Peers,
+    /// Nobody waits at a gateway that leaves.
+    leaving: CancellationToken,
 }
 
 impl Router {
-    /// A router over these links.
-    pub fn new(local: LocalLinks, registry: Option<Registry>, peers: Peers) -> Self {
-        Self { local, registry, peers }
+    /// A router over these links, until `leaving`.
+    pub fn new(
+        local: LocalLinks,
+        registry: Option<Registry>,
+        peers: Peers,
+        leaving: CancellationToken,
+    ) -> Self {
+        Self { local, registry, peers, leaving }
     }
 
     /// Sends a request to a site. The service is the [`Target`] among the request's extensions.
@@ -131,11 +172,13 @@ impl Router {
         site: &SiteName,
         request: Request<Body>,
         deadline: Instant,
+        story: &Story,
     ) -> Result<Response<Body>, RouteError> {
         let (parts, body) = request.into_parts();
         let lender = Lender::new(body);
+        let harmless = is_harmless(&parts, lender.is_empty());
         let target = parts.extensions.get::<Target>().cloned();
-        self.attempt(site, deadline, |way, via| {
+        self.attempt(site, deadline, harmless, story, |way, via| {
             let body = lender.lend();
             let mut parts = parts.clone();
             if let (Some(via), Some(target)) = (via, &target) {
@@ -143,7 +186,9 @@ impl Router {
             }
             async move {
                 let Some(body) = body else {
-                    return Err(LinkError::Request("its body was already on the way when the link broke".into()));
+                    return Err(LinkError::Request(
+                        "its body was already on the way when the link broke".into(),
+                    ));
                 };
                 way.call(Request::from_parts(parts, body)).await
             }
@@ -158,8 +203,9 @@ impl Router {
         target: Target,
         first: Bytes,
         deadline: Instant,
+        story: &Story,
     ) -> Result<ByteStream, RouteError> {
-        self.attempt(site, deadline, |way, via| {
+        self.attempt(site, deadline, false, story, |way, via| {
             let target = via.map_or_else(|| target.clone(), |via| through(via, &target));
             let first = first.clone();
             async move { way.open_with(target, first).await }
@@ -168,27 +214,53 @@ impl Router {
     }
 
     /// Tries one way after another until the request got through, failed for good, or time is up.
-    async fn attempt<T, F, R>(&self, site: &SiteName, deadline: Instant, mut send: F) -> Result<T, RouteError>
+    async fn attempt<T, F, R>(
+        &self,
+        site: &SiteName,
+        deadline: Instant,
+        harmless: bool,
+        story: &Story,
+        mut send: F,
+    ) -> Result<T, RouteError>
     where
         F: FnMut(Arc<dyn Way>, Option<LinkId>) -> R,
         R: Future<Output = Result<T, LinkError>>,
     {
-        let begun = Instant::now();
         let mut tried = Vec::new();
+        let mut last: Option<LinkError> = None;
+        let mut uncertain = if harmless { UNCERTAIN } else { 0 };
         loop {
-            let (way, via, link) = self.find(site, &tried, begun, deadline).await?;
-            let error = match send(way, via).await {
+            // A link that is full is no reason to wait for another one.
+            let patience =
+                if matches!(last, Some(LinkError::Busy { .. })) { Instant::now() } else { deadline };
+            let Found { way, link, through } = match (self.find(site, &tried, patience, story).await, last) {
+                (Ok(found), _) => found,
+                // What broke says more than that nothing came after it.
+                (Err(RouteError::NotConnected { .. }), Some(source)) => {
+                    return Err(RouteError::Link { site: site.clone(), source });
+                }
+                (Err(error), _) => return Err(error),
+            };
+            story.note(match &through {
+                Some(url) => Step::Gateway(url.clone(), link),
+                None => Step::Link(link),
+            });
+            let error = match send(way, through.as_ref().map(|_| link)).await {
                 Ok(done) => return Ok(done),
                 Err(error) => error,
             };
             tried.push(link);
-            if let (Some(_), Some(registry)) = (via, &self.registry) {
+            if let (Some(_), Some(registry)) = (&through, &self.registry) {
                 registry.distrust(site);
             }
-            if !error.safe_to_retry() || tried.len() >= ATTEMPTS || Instant::now() >= deadline {
+            let repeat = error.safe_to_retry() || (uncertain > 0 && is_unknown(&error));
+            if !repeat || tried.len() >= ATTEMPTS || Instant::now() >= deadline {
                 return Err(RouteError::Link { site: site.clone(), source: error });
             }
+            uncertain -= usize::from(!error.safe_to_retry());
             tracing::debug!(%site, %link, error = %chain(&error), "Trying another link.");
+            story.note(Step::Broke(chain(&error)));
+            last = Some(error);
         }
     }
 
@@ -197,58 +269,71 @@ impl Router {
         &self,
         site: &SiteName,
         tried: &[LinkId],
-        begun: Instant,
         deadline: Instant,
-    ) -> Result<(Arc<dyn Way>, Option<LinkId>, LinkId), RouteError> {
-        if let Some(held) = self.local.pick(site, tried) {
-            return Ok((Arc::clone(&held.way), None, held.id));
+        story: &Story,
+    ) -> Result<Found, RouteError> {
+        let own = || self.local.pick(site, tried).map(Found::here);
+        if let Some(found) = own() {
+            return Ok(found);
         }
+        let begun = Instant::now();
         let waiting = self.local.wait_for(site);
         let _following = self.registry.as_ref().map(|registry| registry.following(site));
+        let mut told = false;
         loop {
             // Made before looking, so that what appears meanwhile rings it.
             let mut ring = std::pin::pin!(waiting.ring());
             ring.as_mut().enable();
-            if let Some(held) = self.local.pick(site, tried) {
-                return Ok((Arc::clone(&held.way), None, held.id));
-            }
-            if let Some(found) = self.find_elsewhere(site, tried).await? {
+            if let Some(found) = own() {
                 return Ok(found);
+            }
+            let again = match self.find_elsewhere(site, tried).await? {
+                Elsewhere::Found(found) => return Ok(found),
+                Elsewhere::Nobody => deadline,
+                Elsewhere::Unreachable => deadline.min(Instant::now() + LOOK_AGAIN),
+            };
+            if !std::mem::replace(&mut told, true) {
+                story.note(Step::Waits);
             }
             tokio::select! {
                 () = &mut ring => {}
-                () = tokio::time::sleep_until(deadline) => {
+                () = self.leaving.cancelled() => return Err(RouteError::Leaving),
+                () = tokio::time::sleep_until(again) => if Instant::now() >= deadline {
                     return Err(RouteError::NotConnected { site: site.clone(), waited: begun.elapsed() });
                 }
             }
         }
     }
 
-    async fn find_elsewhere(
-        &self,
-        site: &SiteName,
-        tried: &[LinkId],
-    ) -> Result<Option<(Arc<dyn Way>, Option<LinkId>, LinkId)>, RouteError> {
-        let Some(registry) = &self.registry else { return Ok(None) };
+    async fn find_elsewhere(&self, site: &SiteName, tried: &[LinkId]) -> Result<Elsewhere, RouteError> {
+        let Some(registry) = &self.registry else { return Ok(Elsewhere::Nobody) };
         let remotes = registry.elsewhere(site).await;
         let remotes = remotes.map_err(|source| RouteError::Registry { site: site.clone(), source })?;
-        let mut unreachable = None;
-        for remote in remotes.into_iter().filter(|remote| !tried.contains(&remote.link)) {
-            match self.peers.way(&remote.url).await {
-                Ok(way) => return Ok(Some((way, Some(remote.link), remote.link))),
+        let mut outcome = Elsewhere::Nobody;
+        let mut silent: Vec<String> = Vec::new();
+        for Remote { link, url } in remotes.into_iter().filter(|remote| !tried.contains(&remote.link)) {
+            if silent.contains(&url) {
+                continue;
+            }
+            match self.peers.way(&url).await {
+                Ok(way) => return Ok(Elsewhere::Found(Found { way, link, through: Some(url) })),
+                // A gateway that just died is still listed for a few seconds: the agent comes back
+                // elsewhere, so it is worth waiting rather than failing at once.
                 Err(source) => {
-                    tracing::debug!(%site, url = %remote.url, error = %chain(&source), "A gateway cannot be reached.");
-                    unreachable = Some(RouteError::Peer { url: remote.url, source });
+                    tracing::debug!(%site, url, error = %chain(&source), "A gateway cannot be reached.");
+                    registry.distrust(site);
+                    silent.push(url);
+                    outcome = Elsewhere::Unreachable;
                 }
             }
         }
-        // A gateway that just died is still listed for a few seconds: wait for the agent to come
-        // back elsewhere rather than fail at once.
-        if let Some(error) = unreachable {
-            registry.distrust(site);
-            tracing::debug!(error = %chain(&error), "Waiting for the site to come back.");
-        }
-        Ok(None)
+        Ok(outcome)
+    }
+}
+
+impl Found {
+    fn here(held: Arc<Held>) -> Self {
+        Self { way: Arc::clone(&held.way), link: held.id, through: None }
     }
 }
 
@@ -275,18 +360,4 @@ pub(crate) fn instructed(target: &Target) -> Option<(LinkId, Target)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_instruction_survives_the_way_to_another_gateway() {
-        let link = LinkId::fresh();
-        for text in ["kubernetes", "tcp db.local:5432", "gitlab.agent.x.Y/Z"] {
-            let target: Target = text.parse().unwrap();
-            assert_eq!(instructed(&through(link, &target)), Some((link, target)));
-        }
-        for text in ["kubernetes", "via/x/kubernetes", "via/kubernetes"] {
-            assert_eq!(instructed(&text.parse().unwrap()), None, "{text}");
-        }
-    }
-}
+mod tests;

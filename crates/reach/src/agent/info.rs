@@ -31,7 +31,11 @@ impl Service for Info {
         Ok(Wanted::Service(target.name().to_owned()))
     }
 
-    fn call(&self, _target: Target, _request: Request<Body>) -> BoxFuture<'_, Result<Response<Body>, Denial>> {
+    fn call(
+        &self,
+        _target: Target,
+        _request: Request<Body>,
+    ) -> BoxFuture<'_, Result<Response<Body>, Denial>> {
         async move {
             let mut response = Response::new(Body::from(self.page.clone()));
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

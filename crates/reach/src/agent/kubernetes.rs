@@ -33,7 +33,8 @@ impl Kubernetes {
     /// The API server that this configuration names, with its credentials.
     pub fn new(config: kube::Config) -> Result<Self, Problem> {
         let unusable = |cause: String| {
-            Problem::new(&ground::CONFIG_INVALID, "The Kubernetes configuration of the agent cannot be used.").because(cause)
+            Problem::new(&ground::CONFIG_INVALID, "The Kubernetes configuration of the agent cannot be used.")
+                .because(cause)
         };
         let server = config.cluster_url.to_string();
         let connector = config.rustls_https_connector().map_err(|error| unusable(chain(&error)))?;
@@ -52,7 +53,8 @@ impl Kubernetes {
             let cause = chain(error.as_ref());
             tracing::warn!(server = %self.server, cause, "The API server does not answer.");
             let text = "The Kubernetes API server of the site does not answer the agent.";
-            Denial::new(StatusCode::BAD_GATEWAY, reach::TARGET_UNREACHABLE.id, text).at("agent → Kubernetes API")
+            Denial::new(StatusCode::BAD_GATEWAY, reach::TARGET_UNREACHABLE.id, text)
+                .at("agent → Kubernetes API")
         })
     }
 }
@@ -63,8 +65,11 @@ impl Service for Kubernetes {
     }
 
     fn describe(&self, _target: &Target, request: Option<&Request<()>>) -> Result<Wanted, Denial> {
-        let malformed = |text: String| Denial::new(StatusCode::BAD_REQUEST, ground::BAD_REQUEST.id, text).at("agent: policy");
-        let request = request.ok_or_else(|| malformed("The kubernetes service takes requests, not streams.".into()))?;
+        let malformed = |text: String| {
+            Denial::new(StatusCode::BAD_REQUEST, ground::BAD_REQUEST.id, text).at("agent: policy")
+        };
+        let request =
+            request.ok_or_else(|| malformed("The kubernetes service takes requests, not streams.".into()))?;
         let uri = request.uri();
         let wanted = KubeRequest::parse(request.method().as_str(), uri.path(), uri.query())
             .map_err(|error| malformed(format!("The path is refused: {error}.")))?;

@@ -97,10 +97,14 @@ impl Policy {
                     format!("no kubernetes rule matches {request}")
                 })
             }
-            Wanted::Tcp(host, port) => permit_if(self.tcp.iter().any(|rule| rule.permits(host, *port)), || {
-                format!("no tcp rule matches {host}:{port}")
-            }),
-            Wanted::Service(name) => permit_if(self.offers(name), || format!("the service `{name}` is not listed")),
+            Wanted::Tcp(host, port) => {
+                permit_if(self.tcp.iter().any(|rule| rule.permits(host, *port)), || {
+                    format!("no tcp rule matches {host}:{port}")
+                })
+            }
+            Wanted::Service(name) => {
+                permit_if(self.offers(name), || format!("the service `{name}` is not listed"))
+            }
         }
     }
 
@@ -121,7 +125,8 @@ impl KubeRule {
         match request {
             KubeRequest::Path { verb, path } => {
                 // A rule about resources or namespaces says nothing about other paths, unless it names them.
-                let about_paths = self.paths.is_some() || (self.resources.is_none() && self.namespaces.is_none());
+                let about_paths =
+                    self.paths.is_some() || (self.resources.is_none() && self.namespaces.is_none());
                 about_paths && named(&self.verbs, verb) && named(&self.paths, path)
             }
             KubeRequest::Resource { verb, namespace, subresource, .. } => {
@@ -146,7 +151,8 @@ impl KubeRule {
 
 impl TcpRule {
     fn permits(&self, host: &str, port: u16) -> bool {
-        matches(&self.host, &host.to_ascii_lowercase()) && self.ports.as_ref().is_none_or(|ports| ports.contains(&port))
+        matches(&self.host, &host.to_ascii_lowercase())
+            && self.ports.as_ref().is_none_or(|ports| ports.contains(&port))
     }
 }
 
@@ -178,7 +184,10 @@ mod tests {
         assert!(permits(&policy, "GET", "/api/v1/pods"));
         assert!(permits(&policy, "DELETE", "/apis/apps/v1/namespaces/a/deployments/b"));
         assert!(permits(&policy, "GET", "/version"));
-        assert!(!permits(&policy, "GET", "/api/v1/namespaces/a/services/b/proxy/secret"), "proxy must be named");
+        assert!(
+            !permits(&policy, "GET", "/api/v1/namespaces/a/services/b/proxy/secret"),
+            "proxy must be named"
+        );
         assert_ne!(policy.judge(&Wanted::Tcp("db".into(), 5432)), Verdict::Permit);
         assert!(!policy.offers("tcp") && policy.offers("info"));
     }
@@ -210,19 +219,26 @@ mod tests {
     fn system_names_are_never_impersonated() {
         let policy = Policy { impersonate: vec!["*".into()], ..Policy::without_file() };
         let ask = |name: &str| {
-            policy.judge(&Wanted::Kubernetes(KubeRequest::parse("GET", "/version", None).unwrap(), vec![name.into()]))
+            policy.judge(&Wanted::Kubernetes(
+                KubeRequest::parse("GET", "/version", None).unwrap(),
+                vec![name.into()],
+            ))
         };
         assert_eq!(ask("alice"), Verdict::Permit);
         assert_ne!(ask("system:masters"), Verdict::Permit);
         let none = Policy::without_file();
-        let alice = Wanted::Kubernetes(KubeRequest::parse("GET", "/version", None).unwrap(), vec!["alice".into()]);
+        let alice =
+            Wanted::Kubernetes(KubeRequest::parse("GET", "/version", None).unwrap(), vec!["alice".into()]);
         assert_ne!(none.judge(&alice), Verdict::Permit);
     }
 
     #[test]
     fn hosts_and_ports_are_matched_together() {
         let policy = Policy {
-            tcp: vec![TcpRule { host: "*.lan".into(), ports: Some(vec![22]) }, TcpRule { host: "10.0.0.7".into(), ports: None }],
+            tcp: vec![
+                TcpRule { host: "*.lan".into(), ports: Some(vec![22]) },
+                TcpRule { host: "10.0.0.7".into(), ports: None },
+            ],
             ..Policy::default()
         };
         let may = |host: &str, port| policy.judge(&Wanted::Tcp(host.into(), port)) == Verdict::Permit;

@@ -20,7 +20,7 @@ use super::kubernetes::Kubernetes;
 use super::policy::Policy;
 use super::tcp::Tcp;
 use super::{Dispatcher, Info, Service};
-use crate::dial::TlsDial;
+use crate::dial;
 
 /// An agent: whom it dials, as whom, and what it offers.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -89,7 +89,10 @@ pub async fn start(
     let gateways = config
         .gateways
         .iter()
-        .map(|url| url.parse::<GatewayUrl>().map_err(|error| invalid(format!("`{url}` is no gateway URL.")).because(chain(&error))))
+        .map(|url| {
+            url.parse::<GatewayUrl>()
+                .map_err(|error| invalid(format!("`{url}` is no gateway URL.")).because(chain(&error)))
+        })
         .collect::<Result<Vec<_>, _>>()?;
     let token = token_source(config, surroundings.token)?;
     token()?;
@@ -100,12 +103,15 @@ pub async fn start(
     tracing::info!(services = ?offered, gateways = ?config.gateways, "The agent offers its services.");
 
     let connector = NetConnector {
-        tls: Some(Arc::new(TlsDial::new(config.ca_file.as_deref())?)),
+        tls: Some(Arc::new(dial::tls(config.ca_file.as_deref())?)),
         proxies: surroundings.proxies,
         headers: headers(config)?,
         ..NetConnector::new(Arc::new(NetDialer::default()))
     };
-    let links = tarbet_link::AgentConfig { links: config.links, ..tarbet_link::AgentConfig::new(gateways, rand::random()) };
+    let links = tarbet_link::AgentConfig {
+        links: config.links,
+        ..tarbet_link::AgentConfig::new(gateways, rand::random())
+    };
     let (instance, version) = (Uuid::new_v4(), env!("CARGO_PKG_VERSION").to_owned());
     let identity = move || Identity {
         // A token that cannot be read any more is refused by the gateway, which names the reason.
@@ -152,15 +158,21 @@ type TokenSource = Box<dyn Fn() -> Result<Secret, Problem> + Send + Sync>;
 
 fn token_source(config: &AgentConfig, given: Option<Secret>) -> Result<TokenSource, Problem> {
     match (&config.token_file, given) {
-        (Some(_), Some(_)) => Err(Problem::new(&ground::CONFIG_INVALID, "The agent has two tokens: a file and an environment variable.")
-            .advising("keep one of agent.token_file and AGENTK_TOKEN")),
+        (Some(_), Some(_)) => Err(Problem::new(
+            &ground::CONFIG_INVALID,
+            "The agent has two tokens: a file and an environment variable.",
+        )
+        .advising("keep one of agent.token_file and AGENTK_TOKEN")),
         (None, Some(token)) => Ok(Box::new(move || Ok(token.clone()))),
         (Some(file), None) => {
             let file = file.clone();
             Ok(Box::new(move || {
                 Secret::from_file(&file).map_err(|error| {
-                    Problem::new(&ground::SECRET_UNREADABLE, format!("The token in {} cannot be read.", file.display()))
-                        .because(chain(&error))
+                    Problem::new(
+                        &ground::SECRET_UNREADABLE,
+                        format!("The token in {} cannot be read.", file.display()),
+                    )
+                    .because(chain(&error))
                 })
             }))
         }
@@ -172,20 +184,26 @@ fn token_source(config: &AgentConfig, given: Option<Secret>) -> Result<TokenSour
 fn read_policy(config: &AgentConfig) -> Result<Policy, Problem> {
     let Some(file) = &config.policy_file else { return Ok(Policy::without_file()) };
     let unusable = |cause: String| {
-        Problem::new(&ground::CONFIG_INVALID, format!("The policy in {} cannot be used.", file.display())).because(cause)
+        Problem::new(&ground::CONFIG_INVALID, format!("The policy in {} cannot be used.", file.display()))
+            .because(cause)
     };
     let text = std::fs::read_to_string(file).map_err(|error| unusable(error.to_string()))?;
     serde_saphyr::from_str(&text).map_err(|error| unusable(error.to_string()))
 }
 
-async fn services(config: &AgentConfig, policy: &Policy, name: &str) -> Result<Vec<Arc<dyn Service>>, Problem> {
+async fn services(
+    config: &AgentConfig,
+    policy: &Policy,
+    name: &str,
+) -> Result<Vec<Arc<dyn Service>>, Problem> {
     let mut services: Vec<Arc<dyn Service>> = vec![Arc::new(Tcp::new(config.connect_timeout))];
     if policy.offers("kubernetes")
         && let Some(kube) = kube_config(config).await?
     {
         services.push(Arc::new(Kubernetes::new(kube)?));
     }
-    let names: Vec<String> = services.iter().map(|service| service.name().to_owned()).filter(|name| policy.offers(name)).collect();
+    let names: Vec<String> =
+        services.iter().map(|service| service.name().to_owned()).filter(|name| policy.offers(name)).collect();
     services.push(Arc::new(Info::new(name, env!("CARGO_PKG_VERSION"), &names)));
     Ok(services)
 }
@@ -196,7 +214,8 @@ async fn kube_config(config: &AgentConfig) -> Result<Option<kube::Config>, Probl
         return Ok(kube::Config::incluster().ok());
     };
     let unusable = |cause: String| {
-        Problem::new(&ground::CONFIG_INVALID, format!("The kubeconfig {} cannot be used.", file.display())).because(cause)
+        Problem::new(&ground::CONFIG_INVALID, format!("The kubeconfig {} cannot be used.", file.display()))
+            .because(cause)
     };
     let kubeconfig = kube::config::Kubeconfig::read_from(file).map_err(|error| unusable(chain(&error)))?;
     let options = kube::config::KubeConfigOptions::default();
@@ -207,9 +226,12 @@ async fn kube_config(config: &AgentConfig) -> Result<Option<kube::Config>, Probl
 fn headers(config: &AgentConfig) -> Result<HeaderMap, Problem> {
     let mut headers = HeaderMap::new();
     for line in &config.headers {
-        let parsed = line.split_once(':').and_then(|(name, value)| Some((name.trim().parse().ok()?, value.trim().parse().ok()?)));
+        let parsed = line
+            .split_once(':')
+            .and_then(|(name, value)| Some((name.trim().parse().ok()?, value.trim().parse().ok()?)));
         let (name, value): (http::HeaderName, http::HeaderValue) = parsed.ok_or_else(|| {
-            Problem::new(&ground::CONFIG_INVALID, format!("`{line}` is not a header.")).advising("write it as `Name: value`")
+            Problem::new(&ground::CONFIG_INVALID, format!("`{line}` is not a header."))
+                .advising("write it as `Name: value`")
         })?;
         headers.append(name, value);
     }

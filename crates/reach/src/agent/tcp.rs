@@ -31,13 +31,11 @@ impl Service for Tcp {
     }
 
     fn describe(&self, target: &Target, request: Option<&Request<()>>) -> Result<Wanted, Denial> {
-        match (target.address(), request) {
-            (Some(address), None) => Ok(Wanted::Tcp(address.host().to_owned(), address.port())),
-            _ => {
-                let text = "The tcp service takes streams to a host and port.";
-                Err(Denial::new(StatusCode::BAD_REQUEST, ground::BAD_REQUEST.id, text).at("agent"))
-            }
+        if let (Some(address), None) = (target.address(), request) {
+            return Ok(Wanted::Tcp(address.host().to_owned(), address.port()));
         }
+        let text = "The tcp service takes streams to a host and port.";
+        Err(Denial::new(StatusCode::BAD_REQUEST, ground::BAD_REQUEST.id, text).at("agent"))
     }
 
     fn stream(&self, incoming: IncomingStream) -> BoxFuture<'_, ()> {

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tarbet_identity::Pin;
 use tarbet_link::handshake::{Hello, Refusal, RefusalCode};
 use tarbet_link::{Accepted, ByteStream, Protocol, Settings, WebSocketLimits, detect};
 use tarbet_telemetry::problem::chain;
 use tokio_util::sync::CancellationToken;
 
 use super::Hub;
-use crate::directory::{Admitted, DirectoryError};
+use crate::agent::END_TO_END;
+use crate::directory::{Admitted, DirectoryError, Site};
 use crate::local::{Held, LinkId};
 
 /// The WebSocket subprotocol of native links.
@@ -22,7 +24,9 @@ const FIRST_WORD: Duration = Duration::from_secs(10);
 pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
     let (protocol, stream) = match tokio::time::timeout(FIRST_WORD, detect(stream)).await {
         Ok(Ok(detected)) => detected,
-        Ok(Err(error)) => return tracing::debug!(%peer, %error, "A connection broke before it said anything."),
+        Ok(Err(error)) => {
+            return tracing::debug!(%peer, %error, "A connection broke before it said anything.");
+        }
         Err(_) => return tracing::debug!(%peer, "A connection said nothing in time."),
     };
     match protocol {
@@ -31,13 +35,18 @@ pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
             Ok(stream) => native(&hub, stream, peer).await,
             Err(cause) => tracing::debug!(%peer, cause, "No WebSocket came about."),
         },
-        Protocol::Tls => tracing::warn!(%peer, "An agent speaks TLS to a listener that does not; check its URL."),
+        Protocol::Tls => {
+            tracing::warn!(%peer, "An agent speaks TLS to a listener that does not; check its URL.");
+        }
         other => tracing::debug!(%peer, protocol = ?other, "A connection speaks no protocol of agents."),
     }
 }
 
 async fn websocket(stream: ByteStream) -> Result<ByteStream, String> {
-    let accepted = tokio::time::timeout(FIRST_WORD, tarbet_link::accept_websocket(stream, &[NATIVE], WebSocketLimits::default()));
+    let accepted = tokio::time::timeout(
+        FIRST_WORD,
+        tarbet_link::accept_websocket(stream, &[NATIVE], WebSocketLimits::default()),
+    );
     match accepted.await {
         Ok(Ok((socket, _, _))) => Ok(ByteStream::new(socket)),
         Ok(Err(error)) => Err(chain(&error)),
@@ -69,30 +78,53 @@ async fn native(hub: &Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
     let Some(Admitted { site, token_id }) = admitted else { return };
     let driver = tokio::spawn(driver);
     let agent = &link.info().agent;
+    let (services, key) = offered(&agent.services);
     let held = Arc::new(Held {
         id,
-        site: site.name,
-        services: agent.services.clone(),
+        services,
         agent: format!("{} {}", agent.name, agent.version),
+        key,
         token_id,
         since: Timestamp::now(),
         way: Arc::new(link.clone()),
+        site: site.name.clone(),
     });
     tracing::info!(site = %held.site, link = %id, %peer, agent = %held.agent, "An agent connected.");
     hub.local.add(Arc::clone(&held));
     hub.metrics.links_opened.inc();
+    if hub.leaving.is_cancelled() {
+        // It came in while the others were told to go.
+        held.way.drain();
+    }
+    learn(hub, &site, key).await;
     if let Some(registry) = &hub.registry {
         registry.announce(&held).await;
     }
     let reason = driver.await;
     hub.local.remove(id);
-    if let Some(registry) = &hub.registry
-        && let Err(error) = registry.withdraw(&held).await
-    {
-        tracing::debug!(link = %id, error = %chain(&error), "The registry keeps the link until it expires.");
+    if let Some(registry) = &hub.registry {
+        registry.withdraw(&held).await;
     }
     let reason = reason.map_or_else(|error| error.to_string(), |reason| reason.to_string());
     tracing::info!(site = %held.site, link = %id, reason, "An agent left.");
+}
+
+/// The services an agent offers, and the key that it names among them.
+fn offered(services: &[String]) -> (Vec<String>, Option<Pin>) {
+    let key = services.iter().find_map(|service| service.strip_prefix(END_TO_END)?.parse().ok());
+    let plain = services.iter().filter(|service| !service.starts_with(END_TO_END)).cloned();
+    (plain.collect(), key)
+}
+
+/// Remembers a key of the site that was not seen before.
+async fn learn(hub: &Hub, site: &Site, key: Option<Pin>) {
+    let Some(pin) = key.filter(|pin| !site.keys.iter().any(|known| known.pin == *pin)) else { return };
+    match hub.known.directory().learn_key(&site.name, pin, Timestamp::now()).await {
+        Ok(()) => tracing::info!(site = %site.name, key = %pin, "An agent showed a new key of its site."),
+        Err(error) => {
+            tracing::warn!(site = %site.name, error = %chain(&error), "A site's key cannot be remembered.");
+        }
+    }
 }
 
 async fn admit(hub: &Hub, hello: &Hello) -> Result<Admitted, Refusal> {
@@ -101,7 +133,7 @@ async fn admit(hub: &Hub, hello: &Hello) -> Result<Admitted, Refusal> {
     }
     let refused = || Refusal::new(RefusalCode::Credential, tarbet_identity::Refusal::PUBLIC);
     let token = std::str::from_utf8(hello.credential.reveal()).map_err(|_| refused())?;
-    let admitted = match hub.directory.admit_agent(token, Timestamp::now()).await {
+    let admitted = match hub.known.directory().admit_agent(token, Timestamp::now()).await {
         Ok(admitted) => admitted,
         Err(error @ DirectoryError::Refused(_)) => {
             tracing::info!(agent = %hello.agent.name, cause = %chain(&error), "An agent's token was refused.");
@@ -109,12 +141,17 @@ async fn admit(hub: &Hub, hello: &Hello) -> Result<Admitted, Refusal> {
         }
         Err(error) => {
             tracing::warn!(error = %chain(&error), "An agent's token cannot be checked.");
-            return Err(Refusal::new(RefusalCode::Unavailable, "The gateway cannot check tokens at the moment."));
+            return Err(Refusal::new(
+                RefusalCode::Unavailable,
+                "The gateway cannot check tokens at the moment.",
+            ));
         }
     };
     let held = hub.local.of_site(&admitted.site.name).len();
-    if held >= hub.config.links_per_site {
-        let text = format!("The site has {held} links at this gateway, the most it may have.");
+    let most = hub.quotas.config().site.links;
+    if held >= most {
+        hub.metrics.over_quota("site.links");
+        let text = format!("The site has {held} links at this gateway, and quotas.site.links is {most}.");
         return Err(Refusal::new(RefusalCode::Quota, text));
     }
     Ok(admitted)
@@ -130,11 +167,14 @@ pub(super) async fn recheck(hub: &Hub, stop: CancellationToken) {
             () = stop.cancelled() => return,
         }
         for held in hub.local.all() {
-            match hub.directory.still_good(&held.token_id, Timestamp::now()).await {
+            match hub.known.directory().still_good(&held.token_id, Timestamp::now()).await {
                 Ok(true) => {}
                 Ok(false) => {
                     tracing::info!(site = %held.site, link = %held.id, token = %held.token_id, "A link ends: its token was taken back.");
-                    held.way.dismiss(Refusal::new(RefusalCode::Revoked, "The token of this agent is no longer good."));
+                    held.way.dismiss(Refusal::new(
+                        RefusalCode::Revoked,
+                        "The token of this agent is no longer good.",
+                    ));
                 }
                 // A store that is away takes nobody's link: it is asked again soon.
                 Err(error) => {

@@ -1,5 +1,7 @@
 //! The API listener: JSON over HTTP for people's commands, and connections of our own clients.
 
+mod requests;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,14 +18,15 @@ use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use tarbet_identity::TokenKind;
+use tarbet_identity::{Pin, TokenKind};
 use tarbet_link::{ByteStream, Protocol, detect};
 use tarbet_telemetry::codes::{ground, reach};
 use tarbet_telemetry::{Coded, Problem};
 
 use super::{Hub, callers};
-use crate::directory::{DirectoryError, Principal, Role};
+use crate::directory::{DirectoryError, Principal, Role, Site, SiteKey};
 use crate::names::SiteName;
+use crate::registry::{LinkRecord, Listed};
 
 /// How long a peer may take to say what it is.
 const FIRST_WORD: Duration = Duration::from_secs(10);
@@ -62,6 +65,8 @@ pub(super) fn router(hub: Arc<Hub>) -> Router {
         .route("/v1/sites/{site}/tokens/{token}", delete(revoke_token))
         .route("/v1/users", get(list_users).post(add_user))
         .route("/v1/users/{user}", delete(remove_user))
+        .route("/v1/requests", get(requests::newest))
+        .route("/v1/requests/{id}", get(requests::story))
         .route("/v1/whoami", post(whoami).get(whoami))
         .with_state(hub)
 }
@@ -78,6 +83,9 @@ pub struct SiteView {
     pub created: Timestamp,
     /// Whether an agent is connected somewhere.
     pub connected: bool,
+    /// The keys that its agents have shown, the newest last.
+    #[serde(default)]
+    pub keys: Vec<SiteKey>,
     /// Its links.
     pub links: Vec<LinkView>,
 }
@@ -94,6 +102,9 @@ pub struct LinkView {
     pub agent: String,
     /// What it offers.
     pub services: Vec<String>,
+    /// The key under which this agent is reached end to end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Pin>,
     /// Since when.
     pub since: Timestamp,
 }
@@ -157,16 +168,21 @@ struct AddUser {
 }
 
 /// The caller, proven by its token.
-struct Caller(Principal);
+struct Caller(Arc<Principal>);
 
 impl FromRequestParts<Arc<Hub>> for Caller {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, hub: &Arc<Hub>) -> Result<Self, Failure> {
-        let missing = || Failure(Problem::new(&reach::CREDENTIALS_MISSING, "The request has no credentials this listener accepts."));
+        let missing = || {
+            Failure(Problem::new(
+                &reach::CREDENTIALS_MISSING,
+                "The request has no credentials this listener accepts.",
+            ))
+        };
         let value = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = value.and_then(|value| value.strip_prefix("Bearer ")).ok_or_else(missing)?;
-        match hub.directory.authenticate(token.trim(), Timestamp::now()).await {
+        match hub.known.caller(token.trim(), Timestamp::now()).await {
             Ok(principal) => Ok(Self(principal)),
             Err(DirectoryError::Refused(_)) => Err(missing()),
             Err(error) => Err(error.into()),
@@ -198,10 +214,17 @@ fn site_name(text: &str) -> Result<SiteName, Failure> {
 
 async fn list_sites(State(hub): State<Arc<Hub>>, caller: Caller) -> Result<Json<Vec<SiteView>>, Failure> {
     let links = links(&hub).await?;
-    let visible = hub.directory.sites().await?.into_iter().filter(|site| caller.0.may(Role::Viewer, &site.name));
+    let visible = hub
+        .known
+        .directory()
+        .sites()
+        .await?
+        .into_iter()
+        .filter(|site| caller.0.may(Role::Viewer, &site.name));
     let views = visible.map(|site| {
         let links = links.get(site.name.as_str()).cloned().unwrap_or_default();
-        SiteView { name: site.name, id: site.id, created: site.created, connected: !links.is_empty(), links }
+        let Site { name, id, created, keys } = site;
+        SiteView { name, id, created, connected: !links.is_empty(), keys, links }
     });
     Ok(Json(views.collect()))
 }
@@ -212,17 +235,14 @@ async fn links(hub: &Hub) -> Result<BTreeMap<String, Vec<LinkView>>, Failure> {
     match &hub.registry {
         Some(registry) => {
             let everywhere = registry.everywhere().await.map_err(|error| {
-                Failure(Problem::new(&reach::REGISTRY_UNAVAILABLE, "The registry of links does not answer.")
-                    .because(tarbet_telemetry::problem::chain(&error)))
+                Failure(
+                    Problem::new(&reach::REGISTRY_UNAVAILABLE, "The registry of links does not answer.")
+                        .because(tarbet_telemetry::problem::chain(&error)),
+                )
             })?;
-            for (site, id, record) in everywhere {
-                let view = LinkView {
-                    id,
-                    gateway: record.gateway,
-                    agent: record.agent,
-                    services: record.services,
-                    since: record.since,
-                };
+            for Listed { site, link: id, gateway, record } in everywhere {
+                let LinkRecord { agent, services, key, since, .. } = record;
+                let view = LinkView { id, gateway, agent, services, key, since };
                 by_site.entry(site).or_default().push(view);
             }
         }
@@ -233,6 +253,7 @@ async fn links(hub: &Hub) -> Result<BTreeMap<String, Vec<LinkView>>, Failure> {
                     gateway: hub.name.clone(),
                     agent: held.agent.clone(),
                     services: held.services.clone(),
+                    key: held.key,
                     since: held.since,
                 };
                 by_site.entry(held.site.to_string()).or_default().push(view);
@@ -242,18 +263,26 @@ async fn links(hub: &Hub) -> Result<BTreeMap<String, Vec<LinkView>>, Failure> {
     Ok(by_site)
 }
 
-async fn add_site(State(hub): State<Arc<Hub>>, caller: Caller, body: Input<AddSite>) -> Result<Response, Failure> {
+async fn add_site(
+    State(hub): State<Arc<Hub>>,
+    caller: Caller,
+    body: Input<AddSite>,
+) -> Result<Response, Failure> {
     caller.administrator()?;
-    let (site, token) = hub.directory.add_site(&body.0.name, Timestamp::now()).await?;
+    let (site, token) = hub.known.directory().add_site(&body.0.name, Timestamp::now()).await?;
     tracing::info!(site = %site.name, by = %caller.0.name, "A site was added.");
     let token = NewToken { id: token.hash().id(), token: token.text().expose().to_owned() };
     Ok((StatusCode::CREATED, Json(NewSite { name: site.name, id: site.id, token })).into_response())
 }
 
-async fn remove_site(State(hub): State<Arc<Hub>>, caller: Caller, Path(site): Path<String>) -> Result<StatusCode, Failure> {
+async fn remove_site(
+    State(hub): State<Arc<Hub>>,
+    caller: Caller,
+    Path(site): Path<String>,
+) -> Result<StatusCode, Failure> {
     caller.administrator()?;
     let site = site_name(&site)?;
-    hub.directory.remove_site(&site).await?;
+    hub.known.directory().remove_site(&site).await?;
     tracing::info!(%site, by = %caller.0.name, "A site was removed.");
     Ok(StatusCode::NO_CONTENT)
 }
@@ -265,7 +294,7 @@ async fn list_tokens(
 ) -> Result<Json<Vec<TokenView>>, Failure> {
     let site = site_name(&site)?;
     caller.operator_of(&site)?;
-    let records = hub.directory.tokens(site.as_str(), TokenKind::Agent).await?;
+    let records = hub.known.directory().tokens(site.as_str(), TokenKind::Agent).await?;
     let views = records.into_iter().map(|record| TokenView {
         id: record.id(),
         created: record.created,
@@ -286,11 +315,12 @@ async fn issue_token(
     let now = Timestamp::now();
     let expires = match body.0.expires_in_seconds {
         None => None,
-        Some(seconds) => Some(now.checked_add(Duration::from_secs(seconds)).map_err(|_| {
-            Failure(Problem::new(&ground::BAD_REQUEST, "expiresInSeconds is too large."))
-        })?),
+        Some(seconds) => Some(
+            now.checked_add(Duration::from_secs(seconds))
+                .map_err(|_| Failure(Problem::new(&ground::BAD_REQUEST, "expiresInSeconds is too large.")))?,
+        ),
     };
-    let token = hub.directory.issue_agent_token(&site, now, expires).await?;
+    let token = hub.known.directory().issue_agent_token(&site, now, expires).await?;
     tracing::info!(%site, token = %token.hash().id(), by = %caller.0.name, "A token was issued.");
     let token = NewToken { id: token.hash().id(), token: token.text().expose().to_owned() };
     Ok((StatusCode::CREATED, Json(token)).into_response())
@@ -304,21 +334,25 @@ async fn revoke_token(
     let site = site_name(&site)?;
     caller.operator_of(&site)?;
     // A token of another site is as good as none: its name must not be a way around the role.
-    let own = hub.directory.tokens(site.as_str(), TokenKind::Agent).await?;
+    let own = hub.known.directory().tokens(site.as_str(), TokenKind::Agent).await?;
     if !own.iter().any(|record| record.id() == token) {
         return Err(DirectoryError::Missing(format!("the token `{token}`")).into());
     }
-    hub.directory.revoke_token(&token, Timestamp::now()).await?;
+    hub.known.directory().revoke_token(&token, Timestamp::now()).await?;
     tracing::info!(%site, token, by = %caller.0.name, "A token was revoked.");
     Ok(StatusCode::NO_CONTENT)
 }
 
 async fn list_users(State(hub): State<Arc<Hub>>, caller: Caller) -> Result<Json<Vec<Principal>>, Failure> {
     caller.administrator()?;
-    Ok(Json(hub.directory.principals().await?))
+    Ok(Json(hub.known.directory().principals().await?))
 }
 
-async fn add_user(State(hub): State<Arc<Hub>>, caller: Caller, body: Input<AddUser>) -> Result<Response, Failure> {
+async fn add_user(
+    State(hub): State<Arc<Hub>>,
+    caller: Caller,
+    body: Input<AddUser>,
+) -> Result<Response, Failure> {
     caller.administrator()?;
     let AddUser { name, admin, roles } = body.0;
     let legal = |b: u8| b.is_ascii_alphanumeric() || b"._-@".contains(&b);
@@ -329,20 +363,25 @@ async fn add_user(State(hub): State<Arc<Hub>>, caller: Caller, body: Input<AddUs
     for site in roles.keys().filter(|site| *site != "*") {
         site_name(site)?;
     }
-    let token = hub.directory.add_principal(&Principal { name, admin, roles }, Timestamp::now()).await?;
+    let token =
+        hub.known.directory().add_principal(&Principal { name, admin, roles }, Timestamp::now()).await?;
     let token = NewToken { id: token.hash().id(), token: token.text().expose().to_owned() };
     Ok((StatusCode::CREATED, Json(token)).into_response())
 }
 
-async fn remove_user(State(hub): State<Arc<Hub>>, caller: Caller, Path(user): Path<String>) -> Result<StatusCode, Failure> {
+async fn remove_user(
+    State(hub): State<Arc<Hub>>,
+    caller: Caller,
+    Path(user): Path<String>,
+) -> Result<StatusCode, Failure> {
     caller.administrator()?;
-    hub.directory.remove_principal(&user).await?;
+    hub.known.directory().remove_principal(&user).await?;
     tracing::info!(user, by = %caller.0.name, "A user was removed.");
     Ok(StatusCode::NO_CONTENT)
 }
 
 async fn whoami(caller: Caller) -> Json<Principal> {
-    Json(caller.0)
+    Json(Principal::clone(&caller.0))
 }
 
 /// A JSON body whose mistakes are told in our form.
@@ -357,7 +396,10 @@ impl<T: serde::de::DeserializeOwned> axum::extract::FromRequest<Arc<Hub>> for In
         })?;
         let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
         serde_json::from_slice(text).map(Self).map_err(|error| {
-            Failure(Problem::new(&ground::BAD_REQUEST, "The body is not what this call takes.").because(error.to_string()))
+            Failure(
+                Problem::new(&ground::BAD_REQUEST, "The body is not what this call takes.")
+                    .because(error.to_string()),
+            )
         })
     }
 }

@@ -5,22 +5,25 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 use jiff::Timestamp;
+use tarbet_identity::Secret;
 use tarbet_link::handshake::{Hello, Refusal, RefusalCode};
 use tarbet_link::{Body, ByteStream, Denial, Handler, Target};
-use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::{ground, reach};
 use tarbet_telemetry::problem::chain;
+use tarbet_telemetry::{Coded, Problem, RequestId};
 use tokio::time::Instant;
 
-use super::Hub;
-use crate::directory::{DirectoryError, Principal, Role};
+use super::ticket::Ticket;
+use super::{Hub, kube};
+use crate::directory::{DirectoryError, Principal};
 use crate::forward::{Forwarder, NOTHING, Onward, denial};
 use crate::names::SiteName;
 use crate::peers::receive_peer;
+use crate::quota::{LinkPermit, Permit};
 
 pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
-    let name = hub.name.clone();
-    let ended = receive_peer(stream, &name, |hello| async move { admit(hub, hello).await }).await;
+    let (name, leaving) = (hub.name.clone(), hub.leaving.clone());
+    let ended = receive_peer(stream, &name, &leaving, |hello| async move { admit(hub, hello).await }).await;
     match ended {
         Ok(reason) => tracing::debug!(%peer, %reason, "A caller hung up."),
         Err(error) => tracing::info!(%peer, cause = %chain(&error), "A caller was not taken in."),
@@ -28,12 +31,28 @@ pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
 }
 
 async fn admit(hub: Arc<Hub>, hello: Hello) -> Result<Arc<dyn Handler>, Refusal> {
-    let refused = || Refusal::new(RefusalCode::Credential, tarbet_identity::Refusal::PUBLIC);
-    let token = std::str::from_utf8(hello.credential.reveal()).map_err(|_| refused())?;
-    match hub.directory.authenticate(token, Timestamp::now()).await {
-        Ok(principal) => Ok(Arc::new(Forwarder(Arc::new(ToSites { hub, principal })))),
+    let token = Secret::new(text(&hello)?.to_owned());
+    let principal = identify(&hub, &token).await?;
+    let counted = hub.quotas.connect(&principal.name).map_err(|exceeded| {
+        hub.metrics.over_quota(exceeded.setting);
+        Refusal::new(RefusalCode::Quota, exceeded.problem().message)
+    })?;
+    Ok(Arc::new(Forwarder(Arc::new(ToSites { hub, token, _counted: counted }))))
+}
+
+fn text(hello: &Hello) -> Result<&str, Refusal> {
+    std::str::from_utf8(hello.credential.reveal()).map_err(|_| refused())
+}
+
+fn refused() -> Refusal {
+    Refusal::new(RefusalCode::Credential, tarbet_identity::Refusal::PUBLIC)
+}
+
+async fn identify(hub: &Hub, token: &Secret) -> Result<Arc<Principal>, Refusal> {
+    match hub.known.caller(token.expose(), Timestamp::now()).await {
+        Ok(principal) => Ok(principal),
         Err(error @ DirectoryError::Refused(_)) => {
-            tracing::info!(caller = %hello.agent.name, cause = %chain(&error), "A caller's token was refused.");
+            tracing::info!(cause = %chain(&error), "A caller's token was refused.");
             Err(refused())
         }
         Err(error) => {
@@ -46,25 +65,42 @@ async fn admit(hub: Arc<Hub>, hello: Hello) -> Result<Arc<dyn Handler>, Refusal>
 /// Routes what a caller sends to the site that its target names.
 struct ToSites {
     hub: Arc<Hub>,
-    principal: Principal,
+    /// Looked at again for every request, so that a revoked one ends with the next.
+    token: Secret,
+    _counted: LinkPermit,
 }
 
 impl ToSites {
-    fn judge(&self, target: &Target) -> Result<(SiteName, Target), Denial> {
+    async fn admit(
+        &self,
+        target: &Target,
+        id: RequestId,
+        what: &str,
+    ) -> Result<(SiteName, Target, Ticket), Denial> {
+        let principal = identify(&self.hub, &self.token).await.map_err(|refusal| {
+            let code = match refusal.code {
+                RefusalCode::Credential => &reach::CREDENTIALS_MISSING,
+                _ => &ground::STORE_UNAVAILABLE,
+            };
+            denial(&Problem::new(code, refusal.text), false)
+        })?;
         let parts = target.name().strip_prefix("site/").and_then(|rest| rest.split_once('/'));
         let Some((site, service)) = parts else {
-            let problem = Problem::new(&ground::BAD_REQUEST, "The request does not say for which site it is.");
+            let problem =
+                Problem::new(&ground::BAD_REQUEST, "The request does not say for which site it is.");
             return Err(denial(&problem, false));
         };
-        let unknown = || denial(&Problem::new(&reach::SITE_UNKNOWN, format!("There is no site `{site}` for you.")), false);
+        let unknown = || {
+            denial(&Problem::new(&reach::SITE_UNKNOWN, format!("There is no site `{site}` for you.")), false)
+        };
         let site: SiteName = site.parse().map_err(|_| unknown())?;
-        // Absent and forbidden look alike.
-        if !self.principal.may(Role::User, &site) {
-            return Err(unknown());
-        }
         let inner = Target::service(service).map_err(|_| unknown())?;
-        let inner = target.address().map_or_else(|| inner.clone(), |address| inner.clone().at(address.clone()));
-        Ok((site, inner))
+        let inner =
+            target.address().map_or_else(|| inner.clone(), |address| inner.clone().at(address.clone()));
+        let wants = format!("{inner}{what}");
+        let ticket =
+            self.hub.admit(&principal, &site, id, &wants).await.map_err(|problem| denial(&problem, false))?;
+        Ok((site, inner, ticket))
     }
 
     fn deadline(&self) -> Instant {
@@ -73,14 +109,36 @@ impl ToSites {
 }
 
 impl Onward for ToSites {
-    async fn call(&self, target: Target, mut request: Request<Body>) -> Result<Response<Body>, Denial> {
-        let (site, inner) = self.judge(&target)?;
+    async fn call(
+        &self,
+        target: Target,
+        mut request: Request<Body>,
+    ) -> Result<(Response<Body>, Permit), Denial> {
+        let id = kube::request_id(request.headers());
+        let what = format!(" {} {}", request.method(), request.uri().path());
+        let (site, inner, ticket) = self.admit(&target, id, &what).await?;
         request.extensions_mut().insert(inner);
-        Ok(self.hub.router.call(&site, request, self.deadline()).await?)
+        kube::stamp(request.headers_mut(), id, &ticket.story().subject().principal);
+        match self.hub.router.call(&site, request, self.deadline(), ticket.story()).await {
+            Ok(response) => {
+                let permit = ticket.answered(response.status());
+                Ok((response, permit))
+            }
+            Err(error) => {
+                ticket.failed(&error.problem());
+                Err(error.into())
+            }
+        }
     }
 
-    async fn open(&self, target: Target) -> Result<ByteStream, Denial> {
-        let (site, inner) = self.judge(&target)?;
-        Ok(self.hub.router.open(&site, inner, NOTHING, self.deadline()).await?)
+    async fn open(&self, target: Target) -> Result<(ByteStream, Permit), Denial> {
+        let (site, inner, ticket) = self.admit(&target, RequestId::fresh(), "").await?;
+        match self.hub.router.open(&site, inner, NOTHING, self.deadline(), ticket.story()).await {
+            Ok(stream) => Ok((stream, ticket.opened())),
+            Err(error) => {
+                ticket.failed(&error.problem());
+                Err(error.into())
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, COOKIE, HeaderName, HeaderValue};
-use http::{Request, Response, StatusCode, Uri};
+use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -18,14 +18,16 @@ use tarbet_telemetry::{Coded, Problem, RequestId, request};
 use tokio::time::Instant;
 
 use super::Hub;
-use crate::directory::{DirectoryError, Principal, Role};
+use crate::directory::{DirectoryError, Principal};
+use crate::guarded::guard_body;
 use crate::names::SiteName;
 
 /// The service of an agent that stands for the API server of its site.
 pub(crate) const SERVICE: &str = "kubernetes";
 
 const REQUEST_ID: HeaderName = HeaderName::from_static(request::HEADER);
-const CALLER: HeaderName = HeaderName::from_static("tarbet-caller");
+/// Who calls, as this gateway says; no site believes it.
+pub(super) const CALLER: HeaderName = HeaderName::from_static("tarbet-caller");
 /// A client has this long to send the headers of a request.
 const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
@@ -52,16 +54,15 @@ pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
     }
 }
 
-async fn answer(hub: &Hub, request: Request<Incoming>) -> Response<Body> {
-    let id = request_id(&request);
-    let discovering = request.headers().get_all(ACCEPT).iter().any(|value| {
-        value.to_str().is_ok_and(|accept| accept.contains("as=APIGroupDiscoveryList"))
-    });
-    let begun = Instant::now();
-    let result = proxy(hub, id, request).await;
-    hub.metrics.routed(result.is_ok(), begun.elapsed());
-    let mut response = result.unwrap_or_else(|problem| {
-        tracing::info!(request = %id, code = %problem.code, hop = %problem.hop, cause = %problem.cause, "A request failed.");
+async fn answer(hub: &Arc<Hub>, request: Request<Incoming>) -> Response<Body> {
+    let id = request_id(request.headers());
+    let discovering = request
+        .headers()
+        .get_all(ACCEPT)
+        .iter()
+        .any(|value| value.to_str().is_ok_and(|accept| accept.contains("as=APIGroupDiscoveryList")));
+    let mut response = proxy(hub, id, request).await.unwrap_or_else(|problem| {
+        tracing::debug!(request = %id, code = %problem.code, "A request was answered with a problem.");
         if discovering { plain_text(&problem) } else { status_object(&problem) }
     });
     if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
@@ -70,38 +71,57 @@ async fn answer(hub: &Hub, request: Request<Incoming>) -> Response<Body> {
     response
 }
 
-fn request_id(request: &Request<Incoming>) -> RequestId {
-    let traced = request.headers().get("traceparent").and_then(|value| value.to_str().ok());
+/// The id a request has, or a new one.
+pub(super) fn request_id(headers: &HeaderMap) -> RequestId {
+    let traced = headers.get("traceparent").and_then(|value| value.to_str().ok());
     traced.and_then(RequestId::from_traceparent).unwrap_or_else(RequestId::fresh)
 }
 
-async fn proxy(hub: &Hub, id: RequestId, mut request: Request<Incoming>) -> Result<Response<Body>, Problem> {
-    let (principal, named) = authenticate(hub, &request).await?;
-    let (site, path) = split(request.uri(), named)?;
-    // Absent and forbidden look alike.
-    if !principal.may(Role::User, &site) || hub.directory.site(&site).await.map_err(|error| error.problem())?.is_none() {
-        return Err(Problem::new(&reach::SITE_UNKNOWN, format!("There is no site `{site}` for you.")));
-    }
-    *request.uri_mut() = path;
-    let headers = request.headers_mut();
-    headers.remove(AUTHORIZATION);
-    headers.remove(COOKIE);
-    for (name, value) in [(REQUEST_ID, id.to_string()), (CALLER, principal.name.clone())] {
-        match HeaderValue::from_str(&value) {
+/// Says to those further on which request this is and who asks; the latter for their logs only.
+pub(super) fn stamp(headers: &mut HeaderMap, id: RequestId, principal: &str) {
+    for (name, value) in [(REQUEST_ID, id.to_string().as_str()), (CALLER, principal)] {
+        match HeaderValue::from_str(value) {
             Ok(value) => headers.insert(name, value),
             Err(_) => headers.remove(name),
         };
     }
-    let upgrade = request.headers().contains_key(http::header::UPGRADE).then(|| hyper::upgrade::on(&mut request));
+}
+
+async fn proxy(
+    hub: &Arc<Hub>,
+    id: RequestId,
+    mut request: Request<Incoming>,
+) -> Result<Response<Body>, Problem> {
+    let (principal, named) = authenticate(hub, &request).await?;
+    let (site, path) = split(request.uri(), named)?;
+    let wants = format!("{SERVICE} {} {}", request.method(), path.path());
+    let ticket = hub.admit(&principal, &site, id, &wants).await?;
+    *request.uri_mut() = path;
+    let headers = request.headers_mut();
+    headers.remove(AUTHORIZATION);
+    headers.remove(COOKIE);
+    stamp(headers, id, &principal.name);
+    let upgrade =
+        request.headers().contains_key(http::header::UPGRADE).then(|| hyper::upgrade::on(&mut request));
     let mut request = request.map(Body::new);
     request.extensions_mut().clear();
-    request.extensions_mut().insert(Target::service(SERVICE).map_err(|error| {
-        Problem::new(&tarbet_telemetry::codes::ground::INTERNAL, error.to_string())
-    })?);
+    request.extensions_mut().insert(
+        Target::service(SERVICE)
+            .map_err(|error| Problem::new(&tarbet_telemetry::codes::ground::INTERNAL, error.to_string()))?,
+    );
     let deadline = Instant::now() + hub.config.max_wait;
-    let mut response = hub.router.call(&site, request, deadline).await.map_err(|error| error.problem().of(id))?;
+    let mut response = match hub.router.call(&site, request, deadline, ticket.story()).await {
+        Ok(response) => response,
+        Err(error) => {
+            let problem = error.problem().of(id);
+            ticket.failed(&problem);
+            return Err(problem);
+        }
+    };
+    let permit = ticket.answered(response.status());
     if let (Some(upgrade), Some(far)) = (upgrade, Upgraded::take(&mut response)) {
-        tokio::spawn(async move {
+        hub.requests.spawn(async move {
+            let _permit = permit;
             match upgrade.await {
                 Ok(near) => {
                     let moved = relay(ByteStream::new(TokioIo::new(near)), far).await;
@@ -110,20 +130,26 @@ async fn proxy(hub: &Hub, id: RequestId, mut request: Request<Incoming>) -> Resu
                 Err(error) => tracing::debug!(request = %id, %error, "The client did not take its upgrade."),
             }
         });
+        return Ok(response);
     }
-    Ok(response)
+    Ok(if permit.counts() { response.map(|body| guard_body(body, permit)) } else { response })
 }
 
 /// Who calls, and the site if the credential names one: `Bearer TOKEN` or `Bearer site:NAME:TOKEN`.
-async fn authenticate(hub: &Hub, request: &Request<Incoming>) -> Result<(Principal, Option<SiteName>), Problem> {
-    let missing = || Problem::new(&reach::CREDENTIALS_MISSING, "The request has no credentials this listener accepts.");
+async fn authenticate(
+    hub: &Hub,
+    request: &Request<Incoming>,
+) -> Result<(Arc<Principal>, Option<SiteName>), Problem> {
+    let missing =
+        || Problem::new(&reach::CREDENTIALS_MISSING, "The request has no credentials this listener accepts.");
     let value = request.headers().get(AUTHORIZATION).ok_or_else(missing)?;
-    let bearer = value.to_str().ok().and_then(|value| value.strip_prefix("Bearer ")).ok_or_else(missing)?.trim();
+    let bearer =
+        value.to_str().ok().and_then(|value| value.strip_prefix("Bearer ")).ok_or_else(missing)?.trim();
     let (site, token) = match bearer.strip_prefix("site:").and_then(|rest| rest.split_once(':')) {
         Some((site, token)) => (Some(site.parse().map_err(|_| missing())?), token),
         None => (None, bearer),
     };
-    match hub.directory.authenticate(token, Timestamp::now()).await {
+    match hub.known.caller(token, Timestamp::now()).await {
         Ok(principal) => Ok((principal, site)),
         Err(DirectoryError::Refused(_)) => Err(missing()),
         Err(error) => Err(error.problem()),

@@ -5,6 +5,7 @@
 //! that run then are finished first.
 
 mod channel;
+mod dial;
 mod register;
 mod service;
 mod sizes;
@@ -13,14 +14,17 @@ mod tunnel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::HeaderMap;
+use prost::Message;
 use tarbet_identity::Secret;
-use tarbet_link::{Backoff, BadGatewayUrl, Connect, GatewayUrl};
+use tarbet_link::{Backoff, Connect, GatewayUrl};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::channel::Channel;
+pub use self::dial::{SUBPROTOCOL, connector, kas_address};
 pub use self::service::{Replies, Requests, Service, ServiceCall, Services};
 use self::sizes::Counts;
 pub use self::sizes::Sizes;
@@ -90,22 +94,6 @@ impl KasAgentConfig {
     }
 }
 
-/// Reads the address of a kas: `grpc`, `grpcs`, `ws` or `wss`, with the ports 80 and 443 where none is
-/// given.
-pub fn kas_address(text: &str) -> Result<GatewayUrl, BadGatewayUrl> {
-    let mut url = url::Url::parse(text).map_err(|_| BadGatewayUrl::Form(text.chars().take(80).collect()))?;
-    let port = match url.scheme() {
-        "grpc" | "ws" => 80,
-        "grpcs" | "wss" => 443,
-        other => return Err(BadGatewayUrl::Scheme(other.chars().take(20).collect())),
-    };
-    if url.port().is_none() {
-        // The usual ports of ws and wss are left out of the text again, where they mean the same.
-        let _ = url.set_port(Some(port));
-    }
-    url.as_str().parse()
-}
-
 /// How the agent is doing, for readiness and people.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KasAgentStatus {
@@ -127,6 +115,8 @@ pub struct KasAgent {
 pub(crate) struct Core {
     config: KasAgentConfig,
     services: Services,
+    /// What every tunnel announces.
+    descriptor: Bytes,
     channel: Channel,
     counts: Mutex<Counts>,
     status: watch::Sender<KasAgentStatus>,
@@ -138,9 +128,11 @@ impl KasAgent {
     /// An agent that offers these services.
     pub fn new(config: KasAgentConfig, connector: Arc<dyn Connect>, services: Services) -> Self {
         let channel = Channel::new(&config, connector);
+        let descriptor = services.descriptor().to_frame().encode_to_vec().into();
         let core = Core {
             config,
             services,
+            descriptor,
             channel,
             counts: Mutex::default(),
             status: watch::Sender::default(),
@@ -184,26 +176,5 @@ impl KasAgent {
 impl std::fmt::Debug for KasAgent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("KasAgent").field("address", &self.core.config.address).finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_have_the_ports_of_the_web() {
-        for (text, printed) in [
-            ("grpc://kas", "grpc://kas:80"),
-            ("grpcs://kas.example.org", "grpcs://kas.example.org:443"),
-            ("grpc://127.0.0.1:8150", "grpc://127.0.0.1:8150"),
-            ("wss://kas.example.org/-/kubernetes-agent/", "wss://kas.example.org:443/-/kubernetes-agent/"),
-            ("ws://[::1]:8150/", "ws://[::1]:8150/"),
-        ] {
-            assert_eq!(kas_address(text).unwrap().to_string(), printed);
-        }
-        for text in ["https://kas", "kas:8150", "", "wss://"] {
-            assert!(kas_address(text).is_err(), "{text}");
-        }
     }
 }

@@ -169,6 +169,12 @@ impl OutboxBody {
         self
     }
 
+    /// Whether its end has been decided.
+    #[cfg(test)]
+    pub(crate) fn has_end(&self) -> bool {
+        locked(&self.shared.state).ended
+    }
+
     /// A body without content.
     pub(crate) fn empty() -> Self {
         let (outbox, body) = outbox();

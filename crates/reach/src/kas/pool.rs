@@ -152,26 +152,27 @@ impl TunnelPool {
 
     /// An idle tunnel, waiting for one until the deadline, behind those who wait already.
     pub async fn find(&self, agent: i64, method: &MethodPath, until: Instant) -> Result<Tunnel, Status> {
-        let waiting = loop {
+        loop {
             let id = self.next_id();
             let found =
                 locked(&self.inner.agents).take_or_wait(agent, method, id, self.inner.config.max_waiting)?;
-            match found {
-                Found::Lane(lane) => {
-                    if let Some(lane) = lane.fresh() {
-                        return Ok(Tunnel::new(self.clone(), lane));
+            let lane = match found {
+                Found::Lane(lane) => Some(lane),
+                Found::Wait(receiver) => {
+                    let queued = Queued { pool: self.clone(), agent, id };
+                    match tokio::time::timeout_at(until, receiver).await {
+                        Ok(Ok(found)) => found?.into_lane(),
+                        Ok(Err(_)) => return Err(shutting_down()),
+                        Err(_) => {
+                            drop(queued);
+                            return Err(locked(&self.inner.agents).explain_absence(agent));
+                        }
                     }
                 }
-                Found::Wait(receiver) => break (receiver, Queued { pool: self.clone(), agent, id }),
-            }
-        };
-        let (receiver, queued) = waiting;
-        match tokio::time::timeout_at(until, receiver).await {
-            Ok(Ok(found)) => found,
-            Ok(Err(_)) => Err(shutting_down()),
-            Err(_) => {
-                drop(queued);
-                Err(locked(&self.inner.agents).explain_absence(agent))
+            };
+            // One that was lost on the way to us is no reason to fail.
+            if let Some(lane) = lane.and_then(Lane::fresh) {
+                return Ok(Tunnel::new(self.clone(), lane));
             }
         }
     }
@@ -315,3 +316,6 @@ impl Drop for Queued {
 fn shutting_down() -> Status {
     Status::unavailable("the gateway is shutting down; repeat the request and another replica takes it")
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,9 +16,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use http::{HeaderMap, Request, Response};
 use http_body_util::BodyExt;
+use jiff::Timestamp;
 use tarbet_identity::Secret;
-use tarbet_link::{Backoff, Body, NetConnector, NetDialer, WebSocketLimits, accept_websocket};
-use tarbet_reach::kas::agent::{KasAgent, KasAgentConfig, KasAgentStatus, Services, kas_address};
+use tarbet_identity::authority::{Authority, Leaf, Usage};
+use tarbet_identity::tls::{CaSource, ClientTls, CredentialSource, ServerTls};
+use tarbet_link::{Backoff, Body, ByteStream, ProxySettings, WebSocketLimits, accept_websocket};
+use tarbet_reach::kas::agent::{
+    KasAgent, KasAgentConfig, KasAgentStatus, SUBPROTOCOL, Services, connector, kas_address,
+};
 use tarbet_reach::kas::kubernetes::{AgentCaller, KubernetesApi, RequestOptions};
 use tarbet_reach::kas::proto::{agent_configuration, agentcfg, entity};
 use tarbet_reach::kas::server::{AgentHost, Carrier, KasServer, ServerConfig};
@@ -114,13 +119,26 @@ struct Gateway {
     /// Asks the agents of the connections made so far to move.
     moving: Arc<Mutex<CancellationToken>>,
     prefix: Prefix,
+    authority: Arc<Authority>,
     _stop: tokio_util::sync::DropGuard,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Over {
     Tcp,
+    Tls,
     WebSocket,
+    TlsWebSocket,
+}
+
+impl Over {
+    fn is_tls(self) -> bool {
+        matches!(self, Self::Tls | Self::TlsWebSocket)
+    }
+
+    fn is_websocket(self) -> bool {
+        matches!(self, Self::WebSocket | Self::TlsWebSocket)
+    }
 }
 
 impl Gateway {
@@ -142,6 +160,13 @@ impl Gateway {
         let server = KasServer::new(config, pool.clone(), Arc::clone(&desk) as Arc<dyn AgentHost>);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Arc::new(Authority::open(folder.path(), Timestamp::now()).unwrap());
+        let leaf = Leaf::new(Usage::Server).ip(address.ip());
+        let tls = ServerTls::new(CredentialSource::Issued { authority: Arc::clone(&authority), leaf })
+            .alpn(["h2", "http/1.1"])
+            .build(Timestamp::now())
+            .unwrap();
         let stop = CancellationToken::new();
         let moving = Arc::new(Mutex::new(CancellationToken::new()));
         let accepting = {
@@ -153,21 +178,26 @@ impl Gateway {
                         () = stop.cancelled() => return,
                     };
                     stream.set_nodelay(true).unwrap();
-                    let (server, stop) = (server.clone(), stop.clone());
+                    let (server, stop, tls) = (server.clone(), stop.clone(), tls.clone());
                     let moving = moving.lock().unwrap().clone();
                     tokio::spawn(async move {
                         let work = async {
-                            match over {
-                                Over::Tcp => server.serve(stream, Carrier::Plain, moving).await,
-                                Over::WebSocket => {
-                                    let limits = WebSocketLimits::default();
-                                    let Ok((socket, _, _)) =
-                                        accept_websocket(stream, &["ws-tunnel"], limits).await
-                                    else {
-                                        return;
-                                    };
-                                    server.serve(socket, Carrier::WebSocket, moving).await;
-                                }
+                            let stream = if over.is_tls() {
+                                let Ok(stream) = tls.accept(stream).await else { return };
+                                // What is spoken inside is agreed upon in the handshake.
+                                let expected: &[u8] = if over.is_websocket() { b"http/1.1" } else { b"h2" };
+                                assert_eq!(stream.alpn(), Some(expected));
+                                ByteStream::new(stream)
+                            } else {
+                                tarbet_link::tcp(stream)
+                            };
+                            if over.is_websocket() {
+                                let limits = WebSocketLimits::default();
+                                let accepted = accept_websocket(stream, &[SUBPROTOCOL], limits).await;
+                                let Ok((socket, _, _)) = accepted else { return };
+                                server.serve(socket, Carrier::WebSocket, moving).await;
+                            } else {
+                                server.serve(stream, Carrier::Plain, moving).await;
                             }
                         };
                         tokio::select! {
@@ -179,13 +209,15 @@ impl Gateway {
             }
         };
         tokio::spawn(accepting);
-        Self { address, pool, desk, events, moving, prefix, _stop: stop.drop_guard() }
+        Self { address, pool, desk, events, moving, prefix, authority, _stop: stop.drop_guard() }
     }
 
     fn url(&self, over: Over) -> String {
         match over {
             Over::Tcp => format!("grpc://{}", self.address),
+            Over::Tls => format!("grpcs://{}", self.address),
             Over::WebSocket => format!("ws://{}/-/kubernetes-agent/", self.address),
+            Over::TlsWebSocket => format!("wss://{}/-/kubernetes-agent/", self.address),
         }
     }
 
@@ -240,8 +272,12 @@ fn agent_config(gateway: &Gateway, over: Over, token: &str) -> KasAgentConfig {
 }
 
 fn run_agent(config: KasAgentConfig, site: &Site) -> Running {
-    let mut connector = NetConnector::new(Arc::new(NetDialer::default()));
-    connector.subprotocol = "ws-tunnel".into();
+    run_trusting(config, site, ClientTls::new())
+}
+
+fn run_trusting(config: KasAgentConfig, site: &Site, tls: ClientTls) -> Running {
+    let (proxies, headers, now) = (ProxySettings::default(), HeaderMap::new(), Timestamp::now());
+    let connector = connector(&config.address, tls, proxies, &headers, "gitlab-agent/test", now).unwrap();
     let api = KubernetesApi::new(config.prefix, "gitlab-agent/test", Arc::new(site.upstream()));
     let agent = KasAgent::new(config, Arc::new(connector), Services::default().with(api));
     let stop = CancellationToken::new();
@@ -254,7 +290,8 @@ fn run_agent(config: KasAgentConfig, site: &Site) -> Running {
 async fn connected(over: Over, prefix: Prefix) -> (Gateway, Running, Site) {
     let site = Site::start().await;
     let gateway = Gateway::start(over, prefix, Desk::with(&[("t", 7)])).await;
-    let agent = run_agent(agent_config(&gateway, over, "t"), &site);
+    let trusted = CaSource::Pem(gateway.authority.certificate_pem().to_owned());
+    let agent = run_trusting(agent_config(&gateway, over, "t"), &site, ClientTls::only(trusted));
     until("two idle tunnels", || gateway.tunnels(7).0 == 2).await;
     (gateway, agent, site)
 }

@@ -44,6 +44,14 @@ codes! {
         page: "Each gateway knows its own agents without the store. Only requests that must cross to another \
                gateway need the registry."
     }
+    REQUEST_UNKNOWN = "TB-1106" "nobody remembers this request" {
+        whose: Caller, retry: false, http: 404, exit: 3,
+        hop: "gateway",
+        cause: "no request with this id passed lately, or it was for a site that is not yours to see",
+        remedy: "check the id; the audit log keeps requests longer: `tarbet audit tail FILE`",
+        page: "Gateways remember the steps of recent requests in memory, as many as remembered_requests says and \
+               not across a restart. Each answer carries its id in the header tarbet-request-id."
+    }
     AGENT_REFUSED_POLICY = "TB-1201" "the site's policy does not allow it" {
         whose: Caller, retry: false, http: 403, exit: 4,
         hop: "agent, before anything at the site was touched",
@@ -109,6 +117,14 @@ codes! {
         remedy: "repeat the request: another replica, or the restarted one, takes it",
         page: "A draining gateway fails its readiness first, tells its agents to open a link elsewhere, lets \
                running requests finish, and removes its entries from the registry."
+    }
+    AUDIT_UNWRITABLE = "TB-1403" "the record of requests cannot be written" {
+        whose: Ours, retry: true, http: 503, exit: 1,
+        hop: "gateway or agent → its audit log",
+        cause: "the disk of the audit log is full or gone, and no more records can be held in memory",
+        remedy: "make room on the disk that holds the audit log; nothing needs to be restarted",
+        page: "Every request leaves one record. When the disk does not take records they are held in memory, and \
+               readiness says so; when that is full as well, requests are refused rather than left unrecorded."
     }
     VERSION_MISMATCH = "TB-1501" "agent and gateway have no version in common" {
         whose: Caller, retry: false, http: 426, exit: 1,

@@ -58,7 +58,9 @@ impl KubeRequest {
             rest => (watch_asked(query), rest),
         };
         let (namespace, rest) = match rest {
-            ["namespaces", namespace, rest @ ..] if !rest.is_empty() && !is_part_of_namespace(rest) => (Some(*namespace), rest),
+            ["namespaces", namespace, rest @ ..] if !rest.is_empty() && !is_part_of_namespace(rest) => {
+                (Some(*namespace), rest)
+            }
             // A namespace is itself in the namespace of its name, as RBAC has it.
             ["namespaces", namespace, ..] => (Some(*namespace), rest),
             rest => (None, rest),
@@ -191,8 +193,16 @@ mod tests {
             ("GET", "/api/v1/namespaces/a/pods/p", "get pods in the namespace a"),
             ("GET", "/api/v1/namespaces/a/pods/p/log?follow=true", "get pods/log in the namespace a"),
             ("POST", "/api/v1/namespaces/a/pods/p/exec", "create pods/exec in the namespace a"),
-            ("DELETE", "/apis/apps/v1/namespaces/a/deployments", "deletecollection deployments.apps in the namespace a"),
-            ("PATCH", "/apis/apps/v1/namespaces/a/deployments/d/scale", "patch deployments.apps/scale in the namespace a"),
+            (
+                "DELETE",
+                "/apis/apps/v1/namespaces/a/deployments",
+                "deletecollection deployments.apps in the namespace a",
+            ),
+            (
+                "PATCH",
+                "/apis/apps/v1/namespaces/a/deployments/d/scale",
+                "patch deployments.apps/scale in the namespace a",
+            ),
             ("GET", "/api/v1/namespaces/a", "get namespaces in the namespace a"),
             ("PUT", "/api/v1/namespaces/a/finalize", "update namespaces/finalize in the namespace a"),
             ("GET", "/api/v1/namespaces", "list namespaces in the whole cluster"),

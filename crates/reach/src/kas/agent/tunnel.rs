@@ -11,7 +11,7 @@ use super::Core;
 use super::channel::Answer;
 use super::service::{Reader, Replies, Requests, ServiceCall};
 use super::sizes::Counts;
-use crate::kas::frame::put;
+use crate::kas::frame::put_raw;
 use crate::kas::outbox::{Outbox, outbox};
 use crate::kas::prefix::{MethodPath, Rpc};
 use crate::kas::proto::reverse_tunnel as tunnel;
@@ -105,7 +105,7 @@ struct Request {
 /// Opens a tunnel and waits until it is needed; `None` when the kas wants it opened anew.
 async fn wait_for_request(core: &Core) -> Result<Option<Request>, Status> {
     let (outbox, body) = outbox();
-    outbox.push(|buffer| put(buffer, &core.services.descriptor().to_frame()));
+    outbox.push(|buffer| put_raw(buffer, &core.descriptor));
     let mut answer = core.channel.call(Rpc::Connect.path(core.config.prefix), body).await?;
     let Some(frame) = answer.message().await? else { return Ok(None) };
     let mut reader = Reader::new(answer.inbox);

@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 
-use http::{HeaderMap, Request, Response, StatusCode, header};
+use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use tarbet_link::{Body, ByteStream, Upgraded};
@@ -75,7 +75,7 @@ pub async fn make_request(
     }
     let mut responses = Responses::new(recv);
     let (status, headers) = response_head(&mut responses).await?;
-    respond(status, headers, responses, open, options).await
+    respond(status, headers, responses, open, head.method == Method::HEAD, options).await
 }
 
 fn content_length(headers: &HeaderMap, body: &Body) -> i64 {
@@ -144,6 +144,7 @@ async fn respond(
     mut headers: HeaderMap,
     mut responses: Responses,
     open: Option<CallSend>,
+    head: bool,
     options: &RequestOptions,
 ) -> Result<Response<Body>, Status> {
     let switches = strip_hop_by_hop(&mut headers).is_some() && status == StatusCode::SWITCHING_PROTOCOLS;
@@ -172,7 +173,7 @@ async fn respond(
             let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
             let length = length.and_then(|text| text.parse().ok());
             // The length of a response to HEAD, or of 304, is that of a body that does not come.
-            let length = if status == StatusCode::NOT_MODIFIED { None } else { length };
+            let length = length.filter(|_| !head && status != StatusCode::NOT_MODIFIED);
             *response.body_mut() = Body::new(ReplyBody::new(responses, length));
         }
     }

@@ -231,6 +231,18 @@ async fn a_wrong_token_opens_nothing() {
 }
 
 #[tokio::test]
+async fn a_kas_that_cannot_prove_its_name_is_not_joined() {
+    let site = Site::start().await;
+    let gateway = Gateway::start(Over::Tls, Prefix::Gitlab, Desk::with(&[("t", 7)])).await;
+    let agent = run_agent(agent_config(&gateway, Over::Tls, "t"), &site);
+    until("the agent to say why", || {
+        agent.status.borrow().trouble.as_deref().is_some_and(|trouble| trouble.contains("TLS"))
+    })
+    .await;
+    assert!(gateway.pool.agents().is_empty());
+}
+
+#[tokio::test]
 async fn one_that_presents_no_token_is_not_kept() {
     let config = ServerConfig { admission_timeout: Duration::from_millis(30), ..ServerConfig::default() };
     let gateway = Gateway::start_with(Over::Tcp, config, Desk::with(&[])).await;

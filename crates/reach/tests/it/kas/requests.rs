@@ -31,7 +31,8 @@ async fn a_request_arrives_as_it_was_meant_over_every_carrier_and_prefix() {
         (Over::Tcp, Prefix::Gitlab),
         (Over::Tcp, Prefix::Plural),
         (Over::WebSocket, Prefix::Gitlab),
-        (Over::WebSocket, Prefix::Plural),
+        (Over::Tls, Prefix::Gitlab),
+        (Over::TlsWebSocket, Prefix::Plural),
     ] {
         let (gateway, _agent, _site) = connected(over, prefix).await;
         let mut caller = gateway.caller(7);

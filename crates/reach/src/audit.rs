@@ -1,0 +1,14 @@
+//! The record of who asked for what: a local file in which every line seals the ones before it.
+//!
+//! Each record carries the hash of itself and of its predecessor, so that an edited, inserted or
+//! removed record breaks the chain from there on. Beside the file lies its head, the number and
+//! hash of the last record, so that a shortened file is noticed too. A copy of the head kept on
+//! another machine (it is in the process's log) proves the file against everybody who may write it.
+//!
+//! Start from [`AuditLog::open`] to write and from [`verify`] to check.
+
+mod chain;
+mod log;
+
+pub use chain::{Broken, Entry, Event, Head, NotAHead, Verified, verify};
+pub use log::{AuditConfig, AuditError, AuditLog, Writer, read_head, tail};

@@ -1,0 +1,188 @@
+//! A gateway without its listeners: everything that happens to a connection once it is there.
+//!
+//! [`Gateway`](super::Gateway) puts listeners in front of it; a simulation hands it streams.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use tarbet_identity::SecretBytes;
+use tarbet_identity::jwt::kas::KasSigner;
+use tarbet_identity::jwt::{Verifier, kas};
+use tarbet_link::ByteStream;
+use tarbet_link::handshake::{Credential, Refusal, RefusalCode};
+use tarbet_store::Store;
+use tarbet_telemetry::codes::ground;
+use tarbet_telemetry::problem::chain;
+use tarbet_telemetry::{Metrics, Problem};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use super::{agents, api, internal, kube, private};
+use crate::audit::AuditLog;
+use crate::config::GatewayConfig;
+use crate::directory::Directory;
+use crate::known::Known;
+use crate::local::LocalLinks;
+use crate::metrics::GatewayMetrics;
+use crate::peers::{Connect, Peers};
+use crate::quota::Quotas;
+use crate::registry::{Registry, Rhythm};
+use crate::route::Router;
+use crate::story::Stories;
+
+/// What all connections of a gateway share.
+pub(super) struct Hub {
+    pub(super) name: String,
+    pub(super) config: GatewayConfig,
+    pub(super) known: Known,
+    pub(super) local: LocalLinks,
+    pub(super) registry: Option<Registry>,
+    pub(super) peers: Peers,
+    pub(super) router: Router,
+    pub(super) quotas: Quotas,
+    pub(super) stories: Stories,
+    pub(super) audit: AuditLog,
+    /// Judges other gateways; without a shared secret there are none.
+    pub(super) colleagues: Option<Verifier>,
+    pub(super) metrics: GatewayMetrics,
+    /// Callers' connections and what they left running.
+    pub(super) requests: TaskTracker,
+    /// No new requests or links: the gateway is leaving.
+    pub(super) leaving: CancellationToken,
+}
+
+/// How a gateway is known to the others it shares a store with.
+#[derive(Debug, Clone)]
+pub struct Sharing {
+    /// Where they reach its private listener.
+    pub url: String,
+    /// How the registry keeps time.
+    pub rhythm: Rhythm,
+}
+
+/// A gateway without its listeners. Cheap to clone.
+#[derive(Clone)]
+pub struct Node(Arc<Hub>);
+
+impl Node {
+    /// A gateway over this store. It reaches others with `connect` and proves itself to them with
+    /// `secret`.
+    pub fn new(
+        config: GatewayConfig,
+        store: &Store,
+        sharing: Option<Sharing>,
+        secret: Option<SecretBytes>,
+        connect: Connect,
+        audit: AuditLog,
+        metrics: &Metrics,
+    ) -> Result<Self, Problem> {
+        let made_up = || format!("gateway-{}", &Uuid::new_v4().simple().to_string()[..8]);
+        let name = config.name.clone().unwrap_or_else(made_up);
+        let colleagues = secret.clone().map(kas::private_api).transpose().map_err(|error| {
+            Problem::new(&ground::SECRET_UNREADABLE, "The secret that gateways share cannot be used.")
+                .because(chain(&error))
+        })?;
+        let local = LocalLinks::default();
+        let register = |sharing: Sharing| {
+            Registry::new(store, &name, &sharing.url, local.clone(), sharing.rhythm, Timestamp::now())
+        };
+        let registry = sharing.map(register).transpose().map_err(internal)?;
+        let peers = peers(connect, &name, secret.map(KasSigner::private_api));
+        let leaving = CancellationToken::new();
+        let router = Router::new(local.clone(), registry.clone(), peers.clone(), leaving.clone());
+        let quotas = Quotas::new(config.quotas.clone());
+        Ok(Self(Arc::new(Hub {
+            known: Known::new(Directory::new(store).map_err(internal)?, config.store_grace),
+            metrics: GatewayMetrics::register(metrics, &local, &quotas),
+            stories: Stories::new(config.remembered_requests),
+            requests: TaskTracker::new(),
+            name,
+            config,
+            local,
+            registry,
+            peers,
+            router,
+            quotas,
+            audit,
+            colleagues,
+            leaving,
+        })))
+    }
+
+    /// Serves a connection to the agents' listener.
+    pub async fn agent(self, stream: ByteStream, peer: SocketAddr) {
+        agents::serve(self.0, stream, peer).await;
+    }
+
+    /// Serves a connection to the API listener.
+    pub async fn caller(self, stream: ByteStream, peer: SocketAddr) {
+        api::serve(self.0, stream, peer).await;
+    }
+
+    /// The API as a service of this process.
+    pub fn api(&self) -> axum::Router {
+        api::router(Arc::clone(&self.0))
+    }
+
+    /// Serves a connection to the Kubernetes listener.
+    pub async fn kubernetes(self, stream: ByteStream, peer: SocketAddr) {
+        kube::serve(self.0, stream, peer).await;
+    }
+
+    /// Serves a connection to the private listener.
+    pub async fn gateway(self, stream: ByteStream, peer: SocketAddr) {
+        private::serve(self.0, stream, peer).await;
+    }
+
+    /// Ends the links whose tokens are no longer good, until `stop`.
+    pub async fn recheck(&self, stop: CancellationToken) {
+        agents::recheck(&self.0, stop).await;
+    }
+
+    /// The registry, if it has one.
+    pub fn registry(&self) -> Option<Registry> {
+        self.0.registry.clone()
+    }
+
+    /// The links it holds.
+    pub fn links(&self) -> &LocalLinks {
+        &self.0.local
+    }
+
+    /// The connections of callers and of other gateways: spawn them here, so that leaving waits for
+    /// them.
+    pub fn requests(&self) -> &TaskTracker {
+        &self.0.requests
+    }
+
+    /// Leaves in good order; `links` are the tasks that serve agents. First nobody is sent here any
+    /// more and agents are asked to go elsewhere, then what runs may finish, then the links end.
+    pub async fn leave(&self, links: TaskTracker) {
+        let Hub { leaving, registry, local, requests, .. } = &*self.0;
+        leaving.cancel();
+        if let Some(registry) = registry {
+            registry.leave().await;
+        }
+        local.all().iter().for_each(|held| held.way.drain());
+        requests.close();
+        requests.wait().await;
+        // Agents that know no other gateway are still here.
+        let refusal = || Refusal::new(RefusalCode::Draining, "This gateway is shutting down.");
+        local.all().iter().for_each(|held| held.way.dismiss(refusal()));
+        links.close();
+        links.wait().await;
+    }
+}
+
+fn peers(connect: Connect, name: &str, signer: Option<KasSigner>) -> Peers {
+    let name = name.to_owned();
+    let introduce = Arc::new(move || {
+        let token = signer.as_ref().map(|signer| signer.token(Timestamp::now()));
+        let credential =
+            token.as_ref().map_or_else(Credential::default, |token| Credential::new(token.expose()));
+        (name.clone(), credential)
+    });
+    Peers::new(connect, introduce)
+}

@@ -1,0 +1,55 @@
+use super::*;
+use crate::rig::{self, World};
+
+#[tokio::test]
+async fn links_are_picked_in_turn_and_never_twice_for_one_request() {
+    let links = LocalLinks::default();
+    let mut joined = Vec::new();
+    for name in ["a", "b", "c"] {
+        let one = rig::join("lab", World::named(name)).await;
+        links.add(Arc::clone(&one.held));
+        joined.push(one);
+    }
+    let lab = rig::site("lab");
+    let mut seen: Vec<LinkId> = (0..3).map(|_| links.pick(&lab, &[]).unwrap().id).collect();
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 3, "each in turn");
+    let mut tried = Vec::new();
+    while let Some(held) = links.pick(&lab, &tried) {
+        tried.push(held.id);
+    }
+    assert_eq!(tried.len(), 3);
+    assert!(links.pick(&rig::site("other"), &[]).is_none());
+    for one in &joined {
+        assert_eq!(links.remove(one.held.id).unwrap().id, one.held.id);
+        assert!(links.remove(one.held.id).is_none());
+    }
+    assert!(links.pick(&lab, &[]).is_none() && links.all().is_empty());
+    assert!(links.lock().by_site.is_empty());
+}
+
+#[tokio::test]
+async fn a_ring_wakes_those_who_wait_for_that_site_and_leaves_nothing_behind() {
+    let links = LocalLinks::default();
+    let (lab, other) = (rig::site("lab"), rig::site("other"));
+    let (first, second, stranger) = (links.wait_for(&lab), links.wait_for(&lab), links.wait_for(&other));
+    let rings = [first.ring(), second.ring()];
+    let unrung = stranger.ring();
+    assert_eq!(links.awaited().into_iter().map(|(_, count)| count).sum::<usize>(), 3);
+    let joined = rig::join("lab", World::named("a")).await;
+    links.add(Arc::clone(&joined.held));
+    for ring in rings {
+        ring.await;
+    }
+    assert!(futures::FutureExt::now_or_never(unrung).is_none());
+    drop((first, second, stranger));
+    assert!(links.awaited().is_empty() && links.lock().bells.is_empty());
+}
+
+#[test]
+fn a_link_id_survives_its_text() {
+    let id = LinkId::fresh();
+    assert_eq!(LinkId::parse(&id.to_string()), Some(id));
+    assert_eq!(LinkId::parse("x"), None);
+}

@@ -1,0 +1,232 @@
+use super::*;
+use crate::registry::Rhythm;
+use crate::rig::{self, Joined, Unreliable, World};
+use jiff::Timestamp;
+use std::sync::atomic::Ordering::SeqCst;
+use tarbet_store::Store;
+use tarbet_telemetry::codes;
+
+const WAIT: Duration = Duration::from_secs(20);
+
+fn alone() -> (LocalLinks, Router) {
+    let local = LocalLinks::default();
+    let router = Router::new(local.clone(), None, rig::no_peers(), CancellationToken::new());
+    (local, router)
+}
+
+async fn add(local: &LocalLinks, world: &Arc<World>) -> Joined {
+    let joined = rig::join("lab", Arc::clone(world)).await;
+    local.add(Arc::clone(&joined.held));
+    joined
+}
+
+async fn call(router: &Router, request: Request<Body>) -> Result<String, RouteError> {
+    let deadline = Instant::now() + WAIT;
+    let response = router.call(&rig::site("lab"), request, deadline, &rig::story("lab")).await?;
+    Ok(rig::text(response).await)
+}
+
+#[test]
+fn an_instruction_survives_the_way_to_another_gateway() {
+    let link = LinkId::fresh();
+    for text in ["kubernetes", "tcp db.local:5432", "gitlab.agent.x.Y/Z"] {
+        let target: Target = text.parse().unwrap();
+        assert_eq!(instructed(&through(link, &target)), Some((link, target)));
+    }
+    for text in ["kubernetes", "via/x/kubernetes", "via/kubernetes"] {
+        assert_eq!(instructed(&text.parse().unwrap()), None, "{text}");
+    }
+}
+
+#[test]
+fn only_requests_that_change_nothing_are_harmless() {
+    let head = |method: &str, upgrade: bool| {
+        let mut request = Request::builder().method(method).uri("/");
+        if upgrade {
+            request = request.header("upgrade", "SPDY/3.1");
+        }
+        request.body(()).unwrap().into_parts().0
+    };
+    for method in ["GET", "HEAD", "OPTIONS"] {
+        assert!(is_harmless(&head(method, false), true));
+        assert!(!is_harmless(&head(method, false), false), "with a body");
+        assert!(!is_harmless(&head(method, true), true), "exec is a GET");
+    }
+    for method in ["POST", "PUT", "PATCH", "DELETE"] {
+        assert!(!is_harmless(&head(method, false), true));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_there_means_waiting_until_the_deadline() {
+    let (local, router) = alone();
+    let begun = Instant::now();
+    let error = call(&router, rig::request("GET", "/x", "")).await.unwrap_err();
+    assert_eq!(error.problem().code, codes::reach::SITE_NOT_CONNECTED.id);
+    assert_eq!(begun.elapsed(), WAIT);
+    assert!(local.awaited().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_who_wait_are_served_when_somebody_comes() {
+    let (local, router) = alone();
+    let waiting: Vec<_> = (0..200)
+        .map(|i| {
+            let router = router.clone();
+            tokio::spawn(async move { call(&router, rig::request("POST", &format!("/{i}"), "!")).await })
+        })
+        .collect();
+    while local.awaited().iter().map(|(_, count)| count).sum::<usize>() < 200 {
+        tokio::task::yield_now().await;
+    }
+    let world = World::named("lab");
+    let _joined = add(&local, &world).await;
+    for (i, answer) in waiting.into_iter().enumerate() {
+        assert_eq!(answer.await.unwrap().unwrap(), format!("lab/{i}!"));
+    }
+    assert!(local.awaited().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_who_leaves_no_longer_waits() {
+    let (local, router) = alone();
+    let waiting = tokio::spawn({
+        let router = router.clone();
+        async move { call(&router, rig::request("GET", "/", "")).await }
+    });
+    while local.awaited().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+    assert!(local.awaited().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_that_drains_is_passed_over() {
+    let (local, router) = alone();
+    let (old, new) = (World::named("old"), World::named("new"));
+    let (leaving, _staying) = (add(&local, &old).await, add(&local, &new).await);
+    leaving.agent.drain();
+    for _ in 0..10 {
+        assert_eq!(call(&router, rig::request("POST", "/", "body")).await.unwrap(), "new/body");
+    }
+    assert_eq!(old.calls.load(SeqCst), 0);
+}
+
+/// Sends a request that hangs, cuts its link under way, and tells what became of it.
+async fn cut_under_way(
+    method: &str,
+    body: &'static str,
+    links: usize,
+) -> (Result<String, RouteError>, usize) {
+    let (local, router) = alone();
+    let first = World::named("first");
+    let joined = add(&local, &first).await;
+    let request = rig::request(method, "/hang", body);
+    let asked = tokio::spawn(async move { call(&router, request).await });
+    first.hanging.notified().await;
+    // The others answer; their handler knows no /hang because nobody asks twice at the first.
+    let mut others = Vec::new();
+    for i in 0..links {
+        let world = World::named(&format!("other{i}"));
+        others.push((add(&local, &world).await, world));
+    }
+    joined.cut();
+    let mut reached = 0;
+    for (other, world) in &others {
+        let hung = tokio::time::timeout(Duration::from_secs(5), world.hanging.notified()).await.is_ok();
+        reached += usize::from(hung);
+        other.cut();
+    }
+    (asked.await.unwrap(), reached)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_harmless_request_goes_on_over_another_link_and_others_never_do() {
+    for method in ["GET", "HEAD", "OPTIONS"] {
+        let (_, reached) = cut_under_way(method, "", 1).await;
+        assert_eq!(reached, 1, "{method}");
+    }
+    for (method, body) in [("POST", ""), ("DELETE", ""), ("PUT", "x"), ("GET", "x")] {
+        let (answer, reached) = cut_under_way(method, body, 1).await;
+        assert_eq!(reached, 0, "{method} {body}");
+        assert_eq!(answer.unwrap_err().problem().code, codes::reach::LINK_LOST.id);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_breaks_every_link_is_given_up() {
+    let (local, router) = alone();
+    let worlds: Vec<_> = (0..6).map(|i| World::named(&format!("w{i}"))).collect();
+    let mut joined = Vec::new();
+    for world in &worlds {
+        joined.push(add(&local, world).await);
+    }
+    let asked = tokio::spawn(async move { call(&router, rig::request("GET", "/hang", "")).await });
+    let mut broken = 0;
+    while !asked.is_finished() {
+        for (world, joined) in worlds.iter().zip(&joined) {
+            if tokio::time::timeout(Duration::from_millis(10), world.hanging.notified()).await.is_ok() {
+                joined.cut();
+                broken += 1;
+            }
+        }
+    }
+    assert!(asked.await.unwrap().is_err());
+    assert_eq!(broken, 1 + UNCERTAIN);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_leaves_sends_those_who_wait_elsewhere() {
+    let leaving = CancellationToken::new();
+    let router = Router::new(LocalLinks::default(), None, rig::no_peers(), leaving.clone());
+    let asked = tokio::spawn(async move { call(&router, rig::request("GET", "/", "")).await });
+    tokio::task::yield_now().await;
+    leaving.cancel();
+    assert_eq!(asked.await.unwrap().unwrap_err().problem().code, codes::reach::DRAINING.id);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_registry_own_links_work_and_others_are_named() {
+    let backend = Unreliable::default();
+    let (local, store) = (LocalLinks::default(), Store::new(backend.clone()));
+    let registry =
+        Registry::new(&store, "gw", "grpc://gw", local.clone(), Rhythm::default(), Timestamp::now()).unwrap();
+    let router = Router::new(local.clone(), Some(registry), rig::no_peers(), CancellationToken::new());
+    let _joined = add(&local, &World::named("lab")).await;
+    backend.set_down(true);
+    assert_eq!(call(&router, rig::request("GET", "/", "")).await.unwrap(), "lab/");
+    let story = rig::story("far");
+    let deadline = Instant::now() + WAIT;
+    let failed = router.call(&rig::site("far"), rig::request("GET", "/", ""), deadline, &story).await;
+    assert_eq!(failed.unwrap_err().problem().code, codes::reach::REGISTRY_UNAVAILABLE.id);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listed_gateway_that_does_not_answer_is_tried_again_until_it_does() {
+    let store = Store::new(Unreliable::default());
+    let (near, far) = (LocalLinks::default(), LocalLinks::default());
+    let make = |name: &str, local: &LocalLinks| {
+        let url = format!("grpc://{name}");
+        Registry::new(&store, name, &url, local.clone(), Rhythm::default(), Timestamp::now()).unwrap()
+    };
+    let (registry, other) = (make("near", &near), make("far", &far));
+    let joined = add(&far, &World::named("lab")).await;
+    other.announce(&joined.held).await;
+    let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counting = Arc::clone(&asked);
+    let connect: crate::peers::Connect = Arc::new(move |_| {
+        counting.fetch_add(1, SeqCst);
+        futures::FutureExt::boxed(async { Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused)) })
+    });
+    let router = Router::new(near.clone(), Some(registry), rig::peers(connect), CancellationToken::new());
+    let waiting = tokio::spawn(async move { call(&router, rig::request("GET", "/", "")).await });
+    while asked.load(SeqCst) < 4 {
+        tokio::time::sleep(LOOK_AGAIN).await;
+        // It is alive as far as the registry knows.
+        other.announce(&joined.held).await;
+    }
+    near.add(Arc::clone(&joined.held));
+    assert_eq!(waiting.await.unwrap().unwrap(), "lab/");
+}

@@ -1,6 +1,6 @@
 //! What this process remembers of its pods. Everything in it can be found out again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
@@ -43,7 +43,7 @@ pub struct Entry {
     pub end: Option<End>,
     /// What its contents were when they were last sent.
     pub contents: Option<u64>,
-    /// The last status that was written.
+    /// The last status that was written, where the cluster made something else of it.
     pub written: Option<PodStatus>,
 }
 
@@ -65,6 +65,11 @@ impl Entry {
     /// Namespace and name.
     pub fn key(&self) -> Key {
         key(&self.pod)
+    }
+
+    fn is(&self, (namespace, name): &Key) -> bool {
+        let meta = &self.pod.metadata;
+        meta.name.as_ref() == Some(name) && meta.namespace.as_ref() == Some(namespace)
     }
 
     /// Its UID.
@@ -115,14 +120,14 @@ impl Book {
     /// A pod by namespace and name; the youngest if there were several.
     pub fn find(&self, wanted: &Key) -> Option<Entry> {
         let book = self.lock();
-        let found = book.values().filter(|entry| entry.key() == *wanted);
+        let found = book.values().filter(|entry| entry.is(wanted));
         found.max_by_key(|entry| entry.pod.metadata.creation_timestamp.as_ref().map(|time| time.0)).cloned()
     }
 
     /// Entries of this name that are of another pod than `current`.
     pub fn others(&self, wanted: &Key, current: Option<&str>) -> Vec<Entry> {
         let book = self.lock();
-        let others = book.values().filter(|entry| entry.key() == *wanted && Some(entry.uid()) != current);
+        let others = book.values().filter(|entry| entry.is(wanted) && Some(entry.uid()) != current);
         others.cloned().collect()
     }
 
@@ -153,8 +158,8 @@ impl Book {
         for status in told {
             let uid = if status.uid.is_empty() {
                 // Peers of 2023 tell names only.
-                let named = |entry: &&Entry| entry.key() == (status.namespace.clone(), status.name.clone());
-                book.values().find(named).map(|entry| entry.uid().to_owned())
+                let named = (status.namespace.clone(), status.name.clone());
+                book.values().find(|entry| entry.is(&named)).map(|entry| entry.uid().to_owned())
             } else {
                 Some(status.uid.clone())
             };
@@ -168,6 +173,7 @@ impl Book {
             entry.unheard = None;
             news.push(entry.key());
         }
+        let heard: HashSet<String> = heard.into_iter().collect();
         for silent in asked.iter().filter(|asked| !heard.contains(&asked.metadata.uid)) {
             if let Some(entry) = book.get_mut(&silent.metadata.uid)
                 && entry.memory.remote == Remote::Present

@@ -36,6 +36,7 @@ pub(crate) struct Bed {
     docker_stop: CancellationToken,
     running: Option<(Supervisor, JoinHandle<()>)>,
     kubelet: SocketAddr,
+    kubeconfig: PathBuf,
     root: tempfile::TempDir,
 }
 
@@ -61,6 +62,12 @@ async fn endpoint(
 
 impl Bed {
     pub(crate) async fn new() -> Result<Self> {
+        let plane = &shared_pair().await?.public;
+        Self::with(plane.kubeconfig()).await
+    }
+
+    /// A node that uses the cluster by this kubeconfig.
+    async fn with(kubeconfig: PathBuf) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(1);
         tarbet_identity::tls::install_default_provider();
         let plane = &shared_pair().await?.public;
@@ -81,6 +88,7 @@ impl Bed {
             docker_stop,
             running: None,
             kubelet: any,
+            kubeconfig,
             root,
         };
         bed.start_node().await?;
@@ -100,7 +108,7 @@ impl Bed {
         };
         let supervisor = Supervisor::default();
         let parts = Parts {
-            client: connect(&Source::file(self.plane.kubeconfig())).await?,
+            client: connect(&Source::file(&self.kubeconfig)).await?,
             carrier: Connect::network(),
             metrics: Metrics::new("node", "test"),
             health: Health::default(),
@@ -462,4 +470,78 @@ async fn a_pod_waits_for_what_is_missing_and_is_refused_with_a_reason() -> Resul
     let message = pod["status"]["message"].as_str().context("no message")?;
     ensure!(pod["status"]["reason"] == "ProviderFailed" && message.contains("privileged"), "{message}");
     Ok(())
+}
+
+#[tokio::test]
+async fn the_kustomization_gives_the_node_all_it_needs() -> Result<()> {
+    let plane = &shared_pair().await?.public;
+    let kubectl = plane.kubectl();
+    kubectl.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "vk"}})).await?;
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/kustomize");
+    kubectl.run(&["apply", "-k", folder]).await?;
+    let settings = Path::new(folder).join("InterLinkConfig.yaml");
+    let resources = Path::new(folder).join("vk-cfg.json").display().to_string();
+    let environment = [("NODENAME", "tarbet-node"), ("VK_CONFIG_PATH", &resources)];
+    let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let config = tarbet_pods::node::config::load(NodeConfig::default(), Some(&settings), &environment)?;
+    ensure!(config.mistakes().is_empty() && config.resources.cpu == "64", "{:?}", config.mistakes());
+
+    let token = plane.service_account_token("vk", "tarbet-node").await?;
+    let bed = Bed::with(plane.kubeconfig_with_token(&token)?).await?;
+    bed.apply("ConfigMap", "settings", json!({"data": {"colour": "green"}})).await?;
+    let container = with(shell("main", "cat /settings/colour; sleep 1000"), json!({
+        "volumeMounts": [{"name": "settings", "mountPath": "/settings"}]}));
+    let volumes = json!([{"name": "settings", "configMap": {"name": "settings"}}]);
+    bed.pod("small", json!({"containers": [container], "volumes": volumes})).await?;
+    bed.phase("small", "Running").await?;
+    ensure!(bed.run(&["logs", "small"]).await? == "green");
+    ensure!(bed.run(&["exec", "small", "--", "echo", "in"]).await? == "in");
+    bed.run(&["delete", "pod", "small", "--timeout=60s"]).await?;
+    let events = bed.run(&["auth", "can-i", "list", "secrets", "--as=system:serviceaccount:vk:tarbet-node"]).await;
+    ensure!(events.is_err(), "it may read the secrets that pods name, and list none");
+    Ok(())
+}
+
+/// A node that is killed at any moment neither loses nor doubles a pod.
+#[test]
+fn killed_at_random_moments_the_node_makes_every_pod_once() -> Result<()> {
+    let rounds = super::pods::effort(5);
+    let outer = tokio::runtime::Runtime::new()?;
+    let (mut bed, uids) = outer.block_on(async {
+        let mut bed = Bed::new().await?;
+        bed.stop_node().await;
+        for n in 0..6 {
+            let line = "echo ran >> /work/log; until [ -e /work/end ]; do sleep 0.2; done";
+            let container = with(shell("main", line), json!({"volumeMounts": [{"name": "work", "mountPath": "/work"}]}));
+            let volumes = json!([{"name": "work", "emptyDir": {}}]);
+            let spec = json!({"nodeName": bed.node, "containers": [container], "volumes": volumes});
+            bed.pod(&format!("pod-{n}"), spec).await?;
+        }
+        let uids = bed.run(&["get", "pods", "-o", "jsonpath={.items[*].metadata.uid}"]).await?;
+        anyhow::Ok((bed, uids))
+    })?;
+    for round in 0..rounds {
+        // A runtime of its own: dropping it ends every task wherever it is, as a kill would.
+        let inner = tokio::runtime::Runtime::new()?;
+        inner.block_on(bed.start_node())?;
+        let pause = Duration::from_millis(rand::random_range(0..1500));
+        inner.block_on(async { tokio::time::timeout(pause, std::future::pending::<()>()).await.unwrap_err() });
+        bed.running = None;
+        bed.kubelet.set_port(0);
+        inner.shutdown_background();
+        eprintln!("round {round}: killed after {pause:?}");
+    }
+    outer.block_on(async {
+        bed.start_node().await?;
+        for n in 0..6 {
+            bed.phase(&format!("pod-{n}"), "Running").await?;
+            let log = bed.run(&["exec", &format!("pod-{n}"), "--", "cat", "/work/log"]).await?;
+            ensure!(log == "ran", "pod-{n} ran more than once: {log:?}");
+        }
+        for uid in uids.split_whitespace() {
+            // Its own and the one that holds the network.
+            ensure!(bed.containers(uid).await?.lines().count() == 2, "{uid}");
+        }
+        Ok(())
+    })
 }

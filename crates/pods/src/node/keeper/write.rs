@@ -42,8 +42,8 @@ impl Node {
                 let pod = std::sync::Arc::clone(&seen.pod);
                 self.mirror.refresh(&namespace, &name, seen);
                 self.book.change(uid, |entry| {
+                    entry.written = (pod.status.as_ref() != Some(&status)).then_some(status);
                     entry.pod = pod;
-                    entry.written = Some(status);
                 });
                 true
             }

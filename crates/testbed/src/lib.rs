@@ -8,6 +8,7 @@
 //! Start from [`Redis::start`] or [`shared_pair`], and wait for things with [`eventually`].
 
 mod certs;
+mod chromium;
 mod control_plane;
 mod dockerd;
 mod envoy;
@@ -30,6 +31,7 @@ mod tekton;
 mod tools;
 
 pub use certs::{Authority, CertificateFiles, Issued, Subject};
+pub use chromium::{Chromium, Page};
 pub use control_plane::{ClientConfig, ControlPlane};
 pub use dockerd::Dockerd;
 pub use envoy::Envoy;

@@ -28,6 +28,11 @@ pub(crate) async fn busybox() -> Result<PathBuf> {
     installed("docker", || on_path("busybox")).await
 }
 
+/// Debian's Chromium.
+pub(crate) async fn chromium() -> Result<PathBuf> {
+    installed("chromium", || on_path("chromium")).await
+}
+
 /// One program of Slurm or munge.
 pub(crate) async fn slurm(program: &str) -> Result<PathBuf> {
     installed("slurm", || on_path(program)).await

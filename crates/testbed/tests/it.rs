@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod it {
+    mod chromium;
     mod dockerd;
     mod ending;
     mod envoy;

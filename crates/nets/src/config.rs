@@ -74,7 +74,7 @@ pub struct ServerConfig {
     #[serde(deserialize_with = "port")]
     pub port: u16,
     /// gRPC.
-    #[serde(deserialize_with = "port")]
+    #[serde(deserialize_with = "port", alias = "rpcport")]
     pub rpc_port: u16,
 }
 
@@ -93,6 +93,25 @@ pub struct ListenConfig {
     /// Port.
     #[serde(deserialize_with = "port")]
     pub port: u16,
+}
+
+/// What a cloud plugin that is a process of its own needs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct CloudConfig {
+    /// The orchestrator's gRPC listener.
+    pub orchestrator: ListenConfig,
+    /// The local cloud.
+    pub local: crate::local::LocalConfig,
+}
+
+impl Default for CloudConfig {
+    fn default() -> Self {
+        Self {
+            orchestrator: ListenConfig { host: "127.0.0.1".into(), port: 8081 },
+            local: crate::local::LocalConfig::default(),
+        }
+    }
 }
 
 /// A cloud and where its plugin is.

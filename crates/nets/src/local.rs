@@ -79,25 +79,7 @@ impl Local {
         store: &Store,
         controller: Arc<dyn Controller>,
     ) -> Result<Self, Error> {
-        names::part("name", name)?;
-        names::part("prefix", &config.prefix)?;
-        names::part("wan", &config.wan)?;
-        if config.folder.starts_with("/run") || config.folder.starts_with("/var/run") {
-            return Err(Error::invalid("folder", "must not be below /run"));
-        }
-        let records = Records::new(store, name)?;
-        let state = records.load().await?;
-        let local = Self {
-            name: name.into(),
-            config: config.clone(),
-            names: Names::new(&config.prefix, name),
-            records,
-            state: Mutex::new(state),
-            controller,
-            shape: tokio::sync::Mutex::default(),
-            turns: Turns::default(),
-            filters: Filters::default(),
-        };
+        let local = Self::open_as_is(name, config, store, controller).await?;
         if kernel::is_root() {
             local.restore().await?;
         } else {
@@ -108,9 +90,37 @@ impl Local {
         Ok(local)
     }
 
+    /// The same without touching the kernel.
+    pub async fn open_as_is(
+        name: &str,
+        config: &LocalConfig,
+        store: &Store,
+        controller: Arc<dyn Controller>,
+    ) -> Result<Self, Error> {
+        names::part("name", name)?;
+        names::part("prefix", &config.prefix)?;
+        names::part("wan", &config.wan)?;
+        if config.folder.starts_with("/run") || config.folder.starts_with("/var/run") {
+            return Err(Error::invalid("folder", "must not be below /run"));
+        }
+        let records = Records::new(store, name)?;
+        let state = records.load().await?;
+        Ok(Self {
+            name: name.into(),
+            config: config.clone(),
+            names: Names::new(&config.prefix, name),
+            records,
+            state: Mutex::new(state),
+            controller,
+            shape: tokio::sync::Mutex::default(),
+            turns: Turns::default(),
+            filters: Filters::default(),
+        })
+    }
+
     /// Removes every namespace and file of this cloud, and forgets all of it.
     pub async fn remove(&self) -> Result<(), Error> {
-        self.require_root()?;
+        require_root()?;
         let _turn = self.shape.lock().await;
         let state = std::mem::take(&mut *self.lock());
         for name in state.machines.keys() {
@@ -137,8 +147,8 @@ impl Local {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn require_root(&self) -> Result<(), Error> {
-        if kernel::is_root() { Ok(()) } else { Err(Error::Root("the local cloud")) }
-    }
+fn require_root() -> Result<(), Error> {
+    if kernel::is_root() { Ok(()) } else { Err(Error::Root("the local cloud")) }
 }

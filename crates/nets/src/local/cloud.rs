@@ -1,6 +1,6 @@
 //! The local cloud as a cloud.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use async_trait::async_trait;
@@ -8,7 +8,7 @@ use ipnet::{IpNet, Ipv4Net};
 use sha2::{Digest, Sha256};
 
 use super::state::{Hub, Machine, MachineName, Network, NetworkName, Peer, Tunnel};
-use super::{Local, names, wan};
+use super::{Local, names, require_root, wan};
 use crate::cloud::{Cloud, Held, Need, NewConnections, NewGateway, NewResource, OldConnections, needs};
 use crate::controller::ConnectRequest;
 use crate::error::Error;
@@ -205,19 +205,15 @@ impl Local {
     /// The network a machine is to be in, made if there is none.
     async fn network_for(&self, name: &NetworkName) -> Result<Ipv4Net, Error> {
         let known = self.lock().networks.get(name).map(|network| network.space);
-        let space = match known {
-            Some(space) => space,
-            None => {
-                let spaces = self.controller.find_spaces(&[0]).await?;
-                let first = spaces.into_iter().find_map(|space| match space {
-                    IpNet::V4(space) => Some(space),
-                    IpNet::V6(_) => None,
-                });
-                first
-                    .ok_or_else(|| Error::Unsupported("the local cloud needs an IPv4 address space".into()))?
-            }
-        };
-        Ok(space)
+        if let Some(space) = known {
+            return Ok(space);
+        }
+        let spaces = self.controller.find_spaces(&[0]).await?;
+        let first = spaces.into_iter().find_map(|space| match space {
+            IpNet::V4(space) => Some(space),
+            IpNet::V6(_) => None,
+        });
+        first.ok_or_else(|| Error::Unsupported("the local cloud needs an IPv4 address space".into()))
     }
 }
 
@@ -248,7 +244,7 @@ impl Cloud for Local {
     }
 
     async fn create_resource(&self, new: NewResource) -> Result<Created, Error> {
-        self.require_root()?;
+        require_root()?;
         names::part("name", &new.name)?;
         names::part("namespace", &new.deployment.namespace)?;
         let network = NetworkName { namespace: new.deployment.namespace, region: region(&new.description)? };
@@ -258,7 +254,7 @@ impl Cloud for Local {
         let fresh = {
             let mut state = self.lock();
             let fresh = !state.networks.contains_key(&network);
-            let made = Network { space, peers: Default::default(), next_port: 1 };
+            let made = Network { space, peers: BTreeSet::default(), next_port: 1 };
             fresh.then(|| state.networks.entry(network.clone()).or_insert(made).clone())
         };
         if let Some(made) = &fresh {
@@ -267,23 +263,21 @@ impl Cloud for Local {
         self.make_network(&network).await?;
         let machine = {
             let mut state = self.lock();
-            match state.machines.get(&name) {
-                Some(machine) => machine.clone(),
-                None => {
-                    let ip = state.free_address(&network).ok_or_else(|| Error::Cloud {
-                        cloud: self.name.clone(),
-                        what: "CreateResource".into(),
-                        said: format!("the network {} is full", self.names.network(&network)),
-                    })?;
-                    let found = state.networks.get_mut(&network);
-                    let port = found.map_or(1, |network| {
-                        network.next_port += 1;
-                        network.next_port - 1
-                    });
-                    let machine = Machine { ip, port, rules: BTreeMap::new() };
-                    state.machines.insert(name.clone(), machine.clone());
-                    machine
-                }
+            if let Some(machine) = state.machines.get(&name) {
+                machine.clone()
+            } else {
+                let ip = state.free_address(&network).ok_or_else(|| Error::Cloud {
+                    cloud: self.name.clone(),
+                    what: "CreateResource".into(),
+                    said: format!("the network {} is full", self.names.network(&network)),
+                })?;
+                let port = state.networks.get_mut(&network).map_or(1, |network| {
+                    network.next_port += 1;
+                    network.next_port - 1
+                });
+                let machine = Machine { ip, port, rules: BTreeMap::new() };
+                state.machines.insert(name.clone(), machine.clone());
+                machine
             }
         };
         let counted = self.lock().networks.get(&network).cloned();
@@ -304,7 +298,7 @@ impl Cloud for Local {
     }
 
     async fn add_rules(&self, namespace: &str, uri: &str, rules: Vec<Rule>) -> Result<(), Error> {
-        self.require_root()?;
+        require_root()?;
         let name = self.machine_name(namespace, uri)?;
         rule::check(&rules).map_err(Error::Invalid)?;
         self.provide(&name, &rules).await?;
@@ -314,7 +308,7 @@ impl Cloud for Local {
     }
 
     async fn delete_rules(&self, namespace: &str, uri: &str, gone: Vec<String>) -> Result<(), Error> {
-        self.require_root()?;
+        require_root()?;
         let name = self.machine_name(namespace, uri)?;
         {
             let _turn = self.turns.turn(uri).await;
@@ -324,7 +318,7 @@ impl Cloud for Local {
     }
 
     async fn create_gateway(&self, new: NewGateway) -> Result<Gateway, Error> {
-        self.require_root()?;
+        require_root()?;
         let namespace = new.deployment.namespace;
         let known = self.lock().hubs.get(&namespace).map(|hub| hub.asn).filter(|asn| *asn != 0);
         let asn = match known {
@@ -396,7 +390,7 @@ impl Cloud for Local {
     }
 
     async fn create_connections(&self, new: NewConnections) -> Result<(), Error> {
-        self.require_root()?;
+        require_root()?;
         if !new.bgp {
             return Err(Error::Unsupported("the local cloud learns its routes by BGP only".into()));
         }
@@ -451,7 +445,7 @@ impl Cloud for Local {
     }
 
     async fn delete_resource(&self, namespace: &str, uri: &str) -> Result<(), Error> {
-        self.require_root()?;
+        require_root()?;
         let name = self.machine_name(namespace, uri)?;
         {
             let _turn = self.shape.lock().await;
@@ -478,7 +472,7 @@ impl Cloud for Local {
     }
 
     async fn delete_connections(&self, old: OldConnections) -> Result<(), Error> {
-        self.require_root()?;
+        require_root()?;
         let namespace = old.deployment.namespace;
         let _turn = self.shape.lock().await;
         let Some(mut hub) = self.lock().hubs.get(&namespace).cloned() else { return Ok(()) };
@@ -500,7 +494,7 @@ impl Cloud for Local {
     async fn drift(&self, namespace: &str, repair: bool) -> Result<Vec<String>, Error> {
         let (found, strays) = self.differences(namespace).await?;
         if repair && !found.is_empty() {
-            self.require_root()?;
+            require_root()?;
             for netns in strays {
                 self.remove_netns(&netns).await?;
             }

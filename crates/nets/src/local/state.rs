@@ -174,13 +174,14 @@ impl State {
 }
 
 type Place = (String, (String, String));
+type MachinePlace = (String, (String, (String, String)));
 
 /// The same in the store.
 #[derive(Debug)]
 pub(super) struct Records {
     cloud: String,
     networks: Table<Place, Network>,
-    machines: Table<(String, (String, (String, String))), Machine>,
+    machines: Table<MachinePlace, Machine>,
     hubs: Table<(String, String), Hub>,
 }
 
@@ -214,7 +215,7 @@ impl Records {
         (self.cloud.clone(), (name.namespace.clone(), name.region.clone()))
     }
 
-    fn machine_key(&self, name: &MachineName) -> (String, (String, (String, String))) {
+    fn machine_key(&self, name: &MachineName) -> MachinePlace {
         let NetworkName { namespace, region } = name.network.clone();
         (self.cloud.clone(), (namespace, (region, name.name.clone())))
     }

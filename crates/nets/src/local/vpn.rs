@@ -55,7 +55,7 @@ pub(super) async fn tunnel(
     write(&folder.join("strongswan.conf"), &strongswan(&folder))?;
     write(&folder.join("swanctl.conf"), &swanctl(tunnel, peer))?;
     if UnixStream::connect(&socket).is_err() {
-        start_charon(&netns, &folder).await?;
+        start_charon(&netns, &folder)?;
         wait("strongSwan answers", || UnixStream::connect(&socket).is_ok()).await?;
     }
     // Before any traffic selector of 0.0.0.0/0 is installed: otherwise IPsec swallows its own packets.
@@ -74,7 +74,7 @@ pub(super) async fn tunnel(
     Ok(())
 }
 
-async fn start_charon(netns: &str, folder: &Path) -> Result<(), Error> {
+fn start_charon(netns: &str, folder: &Path) -> Result<(), Error> {
     let failed = |error: std::io::Error| Error::Tool {
         command: format!("[{netns}] {CHARON}"),
         said: error.to_string(),
@@ -278,8 +278,11 @@ mod tests {
             public: false,
             next_tunnel: 4,
         };
-        let network =
-            Network { space: "10.0.0.0/16".parse().unwrap(), peers: Default::default(), next_port: 1 };
+        let network = Network {
+            space: "10.0.0.0/16".parse().unwrap(),
+            peers: std::collections::BTreeSet::default(),
+            next_port: 1,
+        };
         let name = NetworkName { namespace: "default".into(), region: "r".into() };
         let state = State { networks: [(name, network)].into(), ..State::default() };
         let text = bird("default", &hub, &state).unwrap();

@@ -145,7 +145,7 @@ async fn every_cut_point_ends_as_wanted() {
 
         let held: Vec<String> =
             world.clouds.east.list_resources("").await.unwrap().into_iter().map(|held| held.name).collect();
-        assert_eq!(held, [near.clone()], "made once, nothing else left");
+        assert_eq!(held, std::slice::from_ref(&near), "made once, nothing else left");
         let rules =
             world.clouds.east.permit_list("default", &format!("memory/east/default/{near}")).await.unwrap();
         assert_eq!((rules.len(), rules[0].targets.len()), (1, 1), "{rules:?}");

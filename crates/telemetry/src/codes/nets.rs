@@ -91,6 +91,14 @@ codes! {
         page: "Clouds are connected by IPsec with a shared key. Routes go by BGP where both have it; IBM has none and \
                is connected to Azure by static routes. A cloud is never connected to itself: its networks are peered."
     }
+    EXPECTATION = "TB-4112" "an expectation does not hold" {
+        whose: Caller, retry: false, http: 409, exit: 1,
+        hop: "judging of permit lists",
+        cause: "a flow that must pass is denied, or one that must not pass is permitted",
+        remedy: "look at the rules of both ends with `tarbet glide rule get` and `tarbet glide can`",
+        page: "A file of expectations says which flows must pass and which must not. It is judged by the same reading \
+               of permit lists that the clouds' rules are made from: both ends must permit a flow."
+    }
     PLUGIN_UNREACHABLE = "TB-4201" "a cloud plugin does not answer" {
         whose: Upstream, retry: true, http: 502, exit: 1,
         hop: "orchestrator → cloud plugin",

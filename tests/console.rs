@@ -25,7 +25,12 @@ impl Up {
         let config = format!(
             "console: {}\nobservability: {}\nshutdown: {{deadline: 10s}}\ngateway:\n  recheck: 1s\n  \
              agents: {}\n  api: {}\n  kubernetes: {}\n  private: {}\n",
-            listen(0), listen(1), listen(2), listen(3), listen(4), listen(5),
+            listen(0),
+            listen(1),
+            listen(2),
+            listen(3),
+            listen(4),
+            listen(5),
         );
         let config = folder.write("up.yaml", &config).unwrap();
         let program = Program::new(env!("CARGO_BIN_EXE_tarbet"))
@@ -66,7 +71,8 @@ impl Up {
     }
 
     async fn add_site(&self, name: &str) -> String {
-        let said: Value = serde_json::from_str(&self.tarbet(&["site", "add", name, "-o", "json"]).await).unwrap();
+        let said: Value =
+            serde_json::from_str(&self.tarbet(&["site", "add", name, "-o", "json"]).await).unwrap();
         said["token"]["token"].as_str().unwrap().to_owned()
     }
 
@@ -125,7 +131,10 @@ fn kept(name: &str) -> PathBuf {
 /// Everything a page must be, whatever it shows.
 async fn sound(page: &Page, what: &str) {
     assert_eq!(page.complaints(), Vec::<String>::new(), "{what}");
-    let wide = page.eval("document.documentElement.scrollWidth - document.documentElement.clientWidth").await.unwrap();
+    let wide = page
+        .eval("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        .await
+        .unwrap();
     assert_eq!(wide, 0, "{what} is wider than its window");
     let faint = page.eval(include_str!("console/contrast.js")).await.unwrap();
     assert_eq!(faint, json!([]), "{what} has text with too little contrast");
@@ -172,7 +181,9 @@ async fn every_view_shows_real_data_in_both_themes_and_at_every_width() {
         ("health", "gateway"),
         ("codes/TB-1102", "no agent of the site was connected"),
     ] {
-        for (theme, width, height) in [("light", 1400, 900), ("dark", 1400, 900), ("light", 390, 844), ("dark", 700, 450)] {
+        for (theme, width, height) in
+            [("light", 1400, 900), ("dark", 1400, 900), ("light", 390, 844), ("dark", 700, 450)]
+        {
             page.resize(width, height).await.unwrap();
             page.prefer("prefers-color-scheme", theme).await.unwrap();
             page.go(&format!("{}/#/{view}", up.console())).await.unwrap();
@@ -270,16 +281,23 @@ async fn actions_need_a_token_with_the_right() {
     page.shows(SOON, "revoked").await.unwrap();
     click(&page, "Remove the site").await;
     page.eval("document.querySelector('dialog button.danger').click()").await.unwrap();
-    eventually(SOON, "the site to be gone", || async { !up.tarbet(&["site", "list", "-o", "json"]).await.contains("lab") })
-        .await
-        .unwrap();
+    eventually(SOON, "the site to be gone", || async {
+        !up.tarbet(&["site", "list", "-o", "json"]).await.contains("lab")
+    })
+    .await
+    .unwrap();
     page.shows(SOON, "No site yet").await.unwrap();
 
     // The token was in memory only.
-    let left = page.eval("JSON.stringify([document.cookie, localStorage.length, sessionStorage.length])").await.unwrap();
+    let left = page
+        .eval("JSON.stringify([document.cookie, localStorage.length, sessionStorage.length])")
+        .await
+        .unwrap();
     assert_eq!(left, r#"["",0,0]"#);
     page.eval("location.reload()").await.unwrap();
-    page.until(SOON, "[...document.querySelectorAll('button')].some(e => e.innerText === 'Unlock')").await.unwrap();
+    page.until(SOON, "[...document.querySelectorAll('button')].some(e => e.innerText === 'Unlock')")
+        .await
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -310,7 +328,9 @@ async fn everything_is_reached_by_keyboard_and_the_focus_is_seen() {
     page.until(SOON, "document.activeElement?.id === 'main'").await.unwrap();
 
     // A dialog is left with Escape and gives the focus back.
-    page.eval("[...document.querySelectorAll('button')].find(e => e.innerText === 'Unlock').focus()").await.unwrap();
+    page.eval("[...document.querySelectorAll('button')].find(e => e.innerText === 'Unlock').focus()")
+        .await
+        .unwrap();
     page.press("Enter").await.unwrap();
     page.until(SOON, "document.activeElement?.type === 'password'").await.unwrap();
     page.press("Escape").await.unwrap();

@@ -48,7 +48,7 @@ export function HealthView() {
           <dd>{traffic?.["tarbet_requests_waiting"] ?? 0}</dd>
         </dl>
         <p class="dim">All metrics, for Prometheus:</p>
-        <Command>curl http://127.0.0.1:7481/metrics</Command>
+        {gateway ? <Command>{`curl ${gateway.metrics}`}</Command> : null}
       </section>
     </>
   );

@@ -36,7 +36,7 @@ export function SiteView({ name, onUnlock }: { name: string; onUnlock: () => voi
         <Links site={site} />
       ) : (
         <Empty title="No agent is connected. At the site, with the token that was printed when it was added:">
-          <Command>{`tarbet agent --gateway ${gateway?.agents ?? "grpcs://GATEWAY:8150"} --token-file lab.token --ca-file ca.crt`.replace("lab.", `${site.name}.`)}</Command>
+          <Command>{`tarbet agent --gateway ${gateway?.agents ?? "grpcs://GATEWAY:8150"} --token-file ${site.name}.token --ca-file ${gateway?.caFile ?? "ca.crt"}`}</Command>
           <p class="dim">Lost the token? Issue another one:</p>
           <Command>{`tarbet site token ${site.name}`}</Command>
         </Empty>

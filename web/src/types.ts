@@ -54,6 +54,7 @@ export interface Gateway {
   agents: string;
   tokenFile: string;
   caFile: string | null;
+  metrics: string;
 }
 
 export interface Code {

@@ -19,17 +19,21 @@ pub fn is_own_host(host: &str) -> bool {
         Some(rest) => rest.split_once(']').map_or("", |(address, _)| address),
         None => host.rsplit_once(':').map_or(host, |(name, _)| name),
     };
-    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 pub(crate) async fn check(request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
     let host = host.or_else(|| request.uri().authority().map(http::uri::Authority::as_str));
     if !host.is_some_and(is_own_host) {
-        let problem = Problem::new(&ground::BAD_REQUEST, "The console answers only under this machine's own names.")
-            .at("browser → console")
-            .because(format!("it was asked for as `{}`", host.unwrap_or_default()))
-            .advising("open http://127.0.0.1:7480; from another machine first `ssh -L 7480:127.0.0.1:7480 HOST`");
+        let problem = Problem::new(
+            &ground::BAD_REQUEST,
+            "The console answers only under this machine's own names.",
+        )
+        .at("browser → console")
+        .because(format!("it was asked for as `{}`", host.unwrap_or_default()))
+        .advising("open http://127.0.0.1:7480; from another machine first `ssh -L 7480:127.0.0.1:7480 HOST`");
         return (StatusCode::MISDIRECTED_REQUEST, Json(problem)).into_response();
     }
     let reads = [Method::GET, Method::HEAD].contains(request.method());
@@ -38,7 +42,9 @@ pub(crate) async fn check(request: Request, next: Next) -> Response {
         let problem = Problem::new(&reach::CREDENTIALS_MISSING, "Changing something needs a token.")
             .at("browser → console")
             .because("the request has no bearer token")
-            .advising("unlock the console with a token: that of `tarbet up` is admin.token in its state folder");
+            .advising(
+                "unlock the console with a token: that of `tarbet up` is admin.token in its state folder",
+            );
         return (problem.status(), Json(problem)).into_response();
     }
     next.run(request).await
@@ -60,10 +66,27 @@ mod tests {
 
     #[test]
     fn own_names_are_taken_and_others_are_not() {
-        for own in ["localhost", "LOCALHOST:7480", "127.0.0.1", "127.0.0.1:7480", "127.9.9.9:1", "[::1]:7480", "[::1]"] {
+        for own in [
+            "localhost",
+            "LOCALHOST:7480",
+            "127.0.0.1",
+            "127.0.0.1:7480",
+            "127.9.9.9:1",
+            "[::1]:7480",
+            "[::1]",
+        ] {
             assert!(is_own_host(own), "{own}");
         }
-        for other in ["", "example.org", "127.0.0.1.example.org", "localhost.example.org:7480", "10.0.0.1", "[::2]:1", ":", "[::1"] {
+        for other in [
+            "",
+            "example.org",
+            "127.0.0.1.example.org",
+            "localhost.example.org:7480",
+            "10.0.0.1",
+            "[::2]:1",
+            ":",
+            "[::1",
+        ] {
             assert!(!is_own_host(other), "{other}");
         }
     }

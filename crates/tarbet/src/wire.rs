@@ -1,5 +1,7 @@
 //! Where capabilities meet what shows them: the panels of the console.
 
+use std::net::SocketAddr;
+
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
@@ -38,6 +40,8 @@ pub struct Shown {
     pub reader: Secret,
     /// What is told to people who want to connect something.
     pub endpoint: Endpoint,
+    /// Where metrics and probes are.
+    pub observability: SocketAddr,
     /// The parts of this process.
     pub health: Health,
     /// Its numbers.
@@ -46,13 +50,14 @@ pub struct Shown {
 
 /// The console of one process.
 pub fn console(shown: Shown) -> Console {
-    let Shown { gateway, api, reader, endpoint, health, metrics } = shown;
+    let Shown { gateway, api, reader, endpoint, observability, health, metrics } = shown;
     let about = json!({
         "name": gateway,
         "version": env!("CARGO_PKG_VERSION"),
         "agents": endpoint.agents,
         "tokenFile": endpoint.token_file,
         "caFile": endpoint.ca_file,
+        "metrics": format!("http://{observability}/metrics"),
     });
     Console::new([
         Panel::fixed("gateway", about).routes(actions(api.clone())),
@@ -77,12 +82,15 @@ pub fn console(shown: Shown) -> Console {
 
 /// The API itself, for callers with a token of their own: it alone judges what they may do.
 fn actions(api: Router) -> Router {
-    let pass = async move |mut request: Request| {
-        let Ok(uri) = format!("/v1{}", request.uri()).parse::<Uri>() else {
+    let pass = async move |request: Request| {
+        let (mut parts, body) = request.into_parts();
+        let Ok(uri) = format!("/v1{}", parts.uri).parse::<Uri>() else {
             return StatusCode::BAD_REQUEST.into_response();
         };
-        *request.uri_mut() = uri;
-        answer(&api, request).await
+        parts.uri = uri;
+        // What the console found in the path must not be taken for what the API finds there.
+        parts.extensions.clear();
+        answer(&api, Request::from_parts(parts, body)).await
     };
     Router::new().route("/{*rest}", any(pass))
 }
@@ -102,7 +110,8 @@ fn listing(name: &'static str, api: Router, reader: Secret) -> Panel {
             let request = request.map_err(|error| odd(name, chain(&error)))?;
             let answer = answer(&api, request).await;
             let status = answer.status();
-            let bytes = to_bytes(answer.into_body(), MAX_ANSWER).await.map_err(|error| odd(name, chain(&error)))?;
+            let bytes =
+                to_bytes(answer.into_body(), MAX_ANSWER).await.map_err(|error| odd(name, chain(&error)))?;
             if status.is_success() {
                 return serde_json::from_slice(&bytes).map_err(|error| odd(name, error.to_string()));
             }
@@ -153,7 +162,8 @@ mod tests {
 
     #[tokio::test]
     async fn actions_reach_the_api_below_its_own_path() {
-        let api = Router::new().route("/v1/sites/{site}", axum::routing::delete(async |Path(site): Path<String>| site));
+        let api = Router::new()
+            .route("/v1/sites/{site}", axum::routing::delete(async |Path(site): Path<String>| site));
         let request = Request::delete("/sites/far%2Daway").body(Body::empty()).unwrap();
         let said = answer(&actions(api), request).await;
         assert_eq!(to_bytes(said.into_body(), 100).await.unwrap(), "far-away");

@@ -165,7 +165,8 @@ impl Page {
 
     /// The value of an expression, awaited if it is a promise.
     pub async fn eval(&self, script: &str) -> Result<Value> {
-        let params = json!({ "expression": script, "awaitPromise": true, "returnByValue": true, "userGesture": true });
+        let params =
+            json!({ "expression": script, "awaitPromise": true, "returnByValue": true, "userGesture": true });
         let answer = self.call("Runtime.evaluate", params).await?;
         if let Some(thrown) = answer.get("exceptionDetails") {
             bail!("the page threw at `{script}`: {}", thrown["exception"]["description"]);
@@ -222,7 +223,8 @@ impl Page {
         let text = if key == "Enter" { "\r" } else { "" };
         for kind in ["keyDown", "keyUp"] {
             let text = if kind == "keyDown" { text } else { "" };
-            let event = json!({ "type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code, "text": text });
+            let event =
+                json!({ "type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code, "text": text });
             self.call("Input.dispatchKeyEvent", event).await?;
         }
         Ok(())
@@ -271,13 +273,17 @@ fn complaint(message: &Value) -> Option<String> {
     let params = &message["params"];
     match message["method"].as_str()? {
         "Runtime.exceptionThrown" => Some(format!("exception: {}", params["exceptionDetails"])),
-        "Runtime.consoleAPICalled" if ["error", "warning", "assert"].iter().any(|kind| params["type"] == *kind) => {
+        "Runtime.consoleAPICalled"
+            if ["error", "warning", "assert"].iter().any(|kind| params["type"] == *kind) =>
+        {
             Some(format!("console: {}", params["args"]))
         }
         "Log.entryAdded" if params["entry"]["level"] == "error" => {
             Some(format!("log: {} {}", params["entry"]["text"], params["entry"]["url"]))
         }
-        "Network.loadingFailed" if params["canceled"] != true => Some(format!("request: {}", params["errorText"])),
+        "Network.loadingFailed" if params["canceled"] != true => {
+            Some(format!("request: {}", params["errorText"]))
+        }
         _ => None,
     }
 }

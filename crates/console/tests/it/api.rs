@@ -31,7 +31,10 @@ async fn changes_need_a_bearer_token_and_reads_do_not() {
     assert_eq!(refused.status(), 401);
     assert!(refused.text().await.unwrap().contains("TB-"));
     // What a browser sends by itself is not enough.
-    assert_eq!(more().header("cookie", "token=x").basic_auth("a", Some("b")).send().await.unwrap().status(), 401);
+    assert_eq!(
+        more().header("cookie", "token=x").basic_auth("a", Some("b")).send().await.unwrap().status(),
+        401
+    );
     assert_eq!(console.count.load(Ordering::SeqCst), 0);
     assert_eq!(more().bearer_auth("any").send().await.unwrap().text().await.unwrap(), "1");
     let now = reqwest::get(format!("{}/api/count/now", console.url)).await.unwrap();

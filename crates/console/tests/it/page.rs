@@ -3,7 +3,12 @@ use crate::served::served;
 #[tokio::test]
 async fn the_page_and_its_files_are_served_with_a_strict_policy() {
     let console = served().await;
-    for (path, kind) in [("/", "text/html"), ("/app.js", "text/javascript"), ("/app.css", "text/css"), ("/icon.svg", "image/svg")] {
+    for (path, kind) in [
+        ("/", "text/html"),
+        ("/app.js", "text/javascript"),
+        ("/app.css", "text/css"),
+        ("/icon.svg", "image/svg"),
+    ] {
         let answer = reqwest::get(format!("{}{path}", console.url)).await.unwrap();
         assert_eq!(answer.status(), 200, "{path}");
         let header = |name: &str| answer.headers()[name].to_str().unwrap().to_owned();
@@ -12,14 +17,19 @@ async fn the_page_and_its_files_are_served_with_a_strict_policy() {
         assert_eq!(header("x-content-type-options"), "nosniff");
         assert!(!answer.headers().contains_key("set-cookie"));
         let tag = header("etag");
-        let again = reqwest::Client::new().get(format!("{}{path}", console.url)).header("if-none-match", &tag);
+        let again =
+            reqwest::Client::new().get(format!("{}{path}", console.url)).header("if-none-match", &tag);
         assert_eq!(again.send().await.unwrap().status(), 304, "{path}");
     }
 }
 
 #[test]
 fn nothing_in_the_page_comes_from_elsewhere() {
-    for text in [include_str!("../../dist/index.html"), include_str!("../../dist/app.css"), include_str!("../../dist/app.js")] {
+    for text in [
+        include_str!("../../dist/index.html"),
+        include_str!("../../dist/app.css"),
+        include_str!("../../dist/app.js"),
+    ] {
         let rest = text.replace("http://www.w3.org/", "").replace("http://127.0.0.1", "");
         assert!(!rest.contains("http://") && !rest.contains("https://"), "an outside address is in the page");
     }
@@ -28,7 +38,8 @@ fn nothing_in_the_page_comes_from_elsewhere() {
 #[tokio::test]
 async fn other_names_for_this_machine_are_refused() {
     let console = served().await;
-    let asked = reqwest::Client::new().get(format!("{}/api/count", console.url)).header("host", "evil.example:80");
+    let asked =
+        reqwest::Client::new().get(format!("{}/api/count", console.url)).header("host", "evil.example:80");
     let answer = asked.send().await.unwrap();
     assert_eq!(answer.status(), 421);
     assert!(answer.text().await.unwrap().contains("evil.example"));

@@ -66,8 +66,15 @@ async fn start(process: Process, config: Config, folder: PathBuf) -> Result<(), 
             .because(chain(&error))
     })?;
     let (health, metrics) = (process.health.clone(), process.metrics.clone());
-    let shown =
-        wire::Shown { gateway: name, api: gateway.api(), reader, endpoint: endpoint.clone(), health, metrics };
+    let shown = wire::Shown {
+        gateway: name,
+        api: gateway.api(),
+        reader,
+        endpoint: endpoint.clone(),
+        observability: config.observability.listen.unwrap_or(OBSERVE_AT),
+        health,
+        metrics,
+    };
     process.supervisor.spawn(Stage::Observe, "console", |stop| async move {
         wire::console(shown).serve(console, stop).await.map_err(|error| {
             Problem::new(&ground::TASK_FAILED, "The console's listener failed.").because(error.to_string())

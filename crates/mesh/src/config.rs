@@ -29,7 +29,8 @@ pub struct MeshConfig {
     pub resolve_every: Duration,
     /// Where the discovery of a mesh is, by its id, if not behind its ingress: `west: 10.0.0.7:15080`.
     pub discovery: BTreeMap<String, String>,
-    /// The site through whose agent the discovery of a mesh is reached, by the mesh's id.
+    /// The site through whose agent the discovery of a mesh is reached, by the mesh's id. The agent's
+    /// policy must permit the host: the mesh's discovery Service, or what `discovery` says.
     pub via_site: BTreeMap<String, String>,
     /// How many services one peer may offer.
     pub max_services: usize,
@@ -60,12 +61,6 @@ impl MeshConfig {
         for (mesh, address) in &self.discovery {
             if let Err(error) = address.parse::<tarbet_link::Address>() {
                 found.push((format!("discovery.{mesh}"), error.to_string()));
-            }
-            if self.via_site.contains_key(mesh) {
-                found.push((
-                    format!("via_site.{mesh}"),
-                    "the mesh is also in `discovery`: one way is needed".into(),
-                ));
             }
         }
         if self.resolve_every.is_zero() {

@@ -100,7 +100,7 @@ impl Controller {
         }
     }
 
-    /// Reaches the discovery of `mesh` through this dialer, as the service `fds` of a site.
+    /// Reaches the discovery of `mesh` through this dialer, such as one to a site.
     #[must_use]
     pub fn through(mut self, mesh: &str, dialer: Arc<dyn Dialer>) -> Self {
         self.ways.insert(mesh.to_owned(), dialer);
@@ -154,7 +154,10 @@ impl Controller {
             }
             part.ready();
             shared.publish.add(());
-            let publishing = shared.publish.run(1, stop.clone(), |()| publish_once(Arc::clone(&shared)));
+            let publishing = shared.publish.run(1, stop.clone(), |()| {
+                let outcome = publish_once(&shared);
+                async move { outcome }
+            });
             let leading = async {
                 let lead = |term: Term| lead(Arc::clone(&shared), term);
                 if config.leader_election {
@@ -176,7 +179,7 @@ impl Controller {
 }
 
 /// Tells peers what is exported now.
-async fn publish_once(shared: Arc<Shared>) -> Outcome {
+fn publish_once(shared: &Shared) -> Outcome {
     let world = shared.mirrors.world(&shared.namespace);
     let offers: Vec<Offer> = plan::exports(&world);
     let before = shared.snapshots.borrow().clone();

@@ -39,7 +39,9 @@ fn feed(value: &Value, hash: &mut Sha256) {
         }
         Value::Array(list) => {
             hash.update(b"[");
-            list.iter().for_each(|item| feed(item, hash));
+            for item in list {
+                feed(item, hash);
+            }
             hash.update(b"]");
         }
         other => {

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
     use crate::fds::{Refused, Taken};
 
-    const HOLD: Duration = Duration::from_secs(60);
+    const HOLD: Duration = Duration::from_mins(1);
 
     fn state(names: &[&str], millis: u64) -> Heard {
         let offer = |&name: &&str| Arc::new(Offer { hostname: name.to_owned(), ..Offer::default() });

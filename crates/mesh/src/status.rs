@@ -202,7 +202,7 @@ fn several(all: &[String]) -> String {
     let more = all.len().saturating_sub(TOLD);
     let mut text = all.iter().take(TOLD).map(String::as_str).collect::<Vec<_>>().join("; ");
     if more > 0 {
-        text.push_str(&format!("; and {more} more"));
+        text = format!("{text}; and {more} more");
     }
     // Kubernetes takes 32768 bytes; nobody reads as many.
     text.chars().take(2000).collect()

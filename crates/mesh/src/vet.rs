@@ -89,7 +89,10 @@ fn name(offer: &Offer, reserved: &Reserved) -> Result<(), String> {
             }
         }
         // Within the cluster's domain only whole names of services have a meaning.
-        None if host == "svc.cluster.local" || host.ends_with(".cluster.local") || host.ends_with(".svc") => {
+        None if host == "svc.cluster.local"
+            || host.ends_with(".cluster.local")
+            || host.rsplit('.').next() == Some("svc") =>
+        {
             return Err(
                 "the name lies within the cluster's own domain but is not that of a service".to_owned()
             );
@@ -269,7 +272,7 @@ mod tests {
             |o| {
                 o.ports = (1..=101)
                     .map(|n| OfferedPort { name: format!("p{n}"), number: n, ..o.ports[0].clone() })
-                    .collect()
+                    .collect();
             },
             |o| o.labels = Labels::from([("a b".into(), "x".into())]),
             |o| o.labels = Labels::from([("a".into(), "x".repeat(64))]),

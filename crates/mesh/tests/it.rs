@@ -8,4 +8,5 @@ mod it {
     mod judged;
     mod selectors;
     mod world;
+    mod xds;
 }

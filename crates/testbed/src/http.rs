@@ -9,7 +9,7 @@ use tokio::{
     time::timeout,
 };
 
-const ANSWER: Duration = Duration::from_secs(60);
+const ANSWER: Duration = Duration::from_mins(1);
 
 /// The page at this path on loopback; anything but 200 is an error.
 pub(crate) async fn get(port: u16, path: &str) -> Result<String> {

@@ -14,7 +14,7 @@ use crate::{ControlPlane, Folder, Lease, Process, Program, eventually, http, too
 /// Generous: compilers may share the cores.
 const READY: Duration = Duration::from_mins(2);
 /// One answer, or one run of istioctl.
-const ANSWER: Duration = Duration::from_secs(60);
+const ANSWER: Duration = Duration::from_mins(1);
 
 /// `istioctl`, without a cluster.
 #[derive(Clone, Debug)]

@@ -28,7 +28,7 @@ pub(super) async fn keep(shared: &Shared) {
         }
         let pause = async {
             if names.is_empty() {
-                std::future::pending().await
+                std::future::pending::<()>().await;
             } else {
                 tokio::time::sleep(shared.config.resolve_every).await;
             }

@@ -16,9 +16,6 @@ use crate::fds::{Heard, Limits, Subscription, Way, subscribe};
 use crate::metrics::Mesh;
 use crate::plan::DISCOVERY_PORT;
 
-/// The service of a site by which its mesh's discovery is reached.
-const SERVICE: &str = "fds";
-
 #[derive(Default)]
 pub(super) struct Subscriptions {
     running: BTreeMap<String, Running>,
@@ -120,19 +117,17 @@ fn hear(shared: &Shared, mesh: &str, heard: Heard) {
     }
 }
 
-/// How a remote's discovery is reached: as configured, through a site, or through its ingress.
+/// How a remote's discovery is reached: as configured, or through its ingress; through a site if
+/// one is named, as a host that its agent can reach.
 fn way(shared: &Shared, remote: &Remote) -> Result<Way, String> {
     let authority = format!("{}:{DISCOVERY_PORT}", remote.discovery_host());
-    if let Some(dialer) = shared.ways.get(&remote.id) {
-        let target = Target::service(SERVICE).map_err(|error| error.to_string())?;
-        return Ok(Way { dialer: Arc::clone(dialer), target, authority });
-    }
+    let dialer = shared.ways.get(&remote.id);
+    let inside = || Address::new(remote.discovery_host(), DISCOVERY_PORT);
     let address = match (shared.config.discovery.get(&remote.id), remote.ingress.addresses.first()) {
         (Some(configured), _) => configured.parse::<Address>(),
+        (None, _) if dialer.is_some() => inside(),
         // The name that the ServiceEntry of its discovery gives it.
-        (None, Some(first)) if first.parse::<std::net::IpAddr>().is_ok() => {
-            Address::new(remote.discovery_host(), DISCOVERY_PORT)
-        }
+        (None, Some(first)) if first.parse::<std::net::IpAddr>().is_ok() => inside(),
         (None, Some(host)) => Address::new(host.clone(), DISCOVERY_PORT),
         (None, None) => {
             return Err(format!(
@@ -141,6 +136,6 @@ fn way(shared: &Shared, remote: &Remote) -> Result<Way, String> {
             ));
         }
     };
-    let address = address.map_err(|error| error.to_string())?;
-    Ok(Way { dialer: super::network(), target: Target::tcp(address), authority })
+    let target = Target::tcp(address.map_err(|error| error.to_string())?);
+    Ok(Way { dialer: dialer.map_or_else(super::network, Arc::clone), target, authority })
 }

@@ -24,22 +24,13 @@ const GATEWAY_PORT: u16 = 15443;
     shortname = "mfed",
     derive = "PartialEq",
     status = "MeshFederationStatus",
-    printcolumn(name = "Mesh", type_ = "string", json_path = ".spec.local.id"),
-    printcolumn(name = "Network", type_ = "string", json_path = ".spec.local.network"),
-    printcolumn(
-        name = "Ready",
-        type_ = "string",
-        json_path = r#".status.conditions[?(@.type=="Ready")].status"#
-    ),
-    printcolumn(name = "Connected", type_ = "string", json_path = ".status.connected"),
-    printcolumn(name = "Imported", type_ = "integer", json_path = ".status.imported"),
-    printcolumn(
-        name = "Reason",
-        type_ = "string",
-        priority = 1,
-        json_path = r#".status.conditions[?(@.type=="Ready")].message"#
-    ),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn = r#"{"name": "Mesh", "type": "string", "jsonPath": ".spec.local.id"}"#,
+    printcolumn = r#"{"name": "Network", "type": "string", "jsonPath": ".spec.local.network"}"#,
+    printcolumn = r#"{"name": "Ready", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Ready\")].status"}"#,
+    printcolumn = r#"{"name": "Connected", "type": "string", "jsonPath": ".status.connected"}"#,
+    printcolumn = r#"{"name": "Imported", "type": "integer", "jsonPath": ".status.imported"}"#,
+    printcolumn = r#"{"name": "Reason", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Ready\")].message", "priority": 1}"#,
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
 #[x_kube(
     validation = ("!has(self.remote) || self.remote.all(r, r.id != self.local.id)", "a remote must not have the id of this mesh"),

@@ -21,19 +21,11 @@ use crate::model::Offer;
     namespaced,
     derive = "PartialEq",
     status = "ImportedServiceStatus",
-    printcolumn(name = "Hostname", type_ = "string", json_path = ".spec.hostname"),
-    printcolumn(name = "Meshes", type_ = "string", json_path = ".spec.meshes"),
-    printcolumn(
-        name = "Ready",
-        type_ = "string",
-        json_path = r#".status.conditions[?(@.type=="Ready")].status"#
-    ),
-    printcolumn(
-        name = "Conflicted",
-        type_ = "string",
-        json_path = r#".status.conditions[?(@.type=="Conflicted")].status"#
-    ),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn = r#"{"name": "Hostname", "type": "string", "jsonPath": ".spec.hostname"}"#,
+    printcolumn = r#"{"name": "Meshes", "type": "string", "jsonPath": ".spec.meshes"}"#,
+    printcolumn = r#"{"name": "Ready", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Ready\")].status"}"#,
+    printcolumn = r#"{"name": "Conflicted", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Conflicted\")].status"}"#,
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ImportedServiceSpec {

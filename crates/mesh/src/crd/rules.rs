@@ -23,24 +23,11 @@ use super::{DOMAIN, LABEL};
     derive = "PartialEq",
     status = "FederationServiceRulesStatus",
     validation = ("self.metadata.name == 'default'", "there is one set of rules and its name is `default`"),
-    printcolumn(
-        name = "Ready",
-        type_ = "string",
-        json_path = r#".status.conditions[?(@.type=="Ready")].status"#
-    ),
-    printcolumn(name = "Exported", type_ = "integer", json_path = ".status.exported"),
-    printcolumn(
-        name = "Conflicted",
-        type_ = "string",
-        json_path = r#".status.conditions[?(@.type=="Conflicted")].status"#
-    ),
-    printcolumn(
-        name = "Reason",
-        type_ = "string",
-        priority = 1,
-        json_path = r#".status.conditions[?(@.type=="Ready")].message"#
-    ),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn = r#"{"name": "Ready", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Ready\")].status"}"#,
+    printcolumn = r#"{"name": "Exported", "type": "integer", "jsonPath": ".status.exported"}"#,
+    printcolumn = r#"{"name": "Conflicted", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Conflicted\")].status"}"#,
+    printcolumn = r#"{"name": "Reason", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Ready\")].message", "priority": 1}"#,
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct FederationServiceRulesSpec {

@@ -166,7 +166,7 @@ async fn hear_changes(
 ) -> Result<(), Status> {
     let (sender, requests) = mpsc::channel(4);
     let first = DeltaDiscoveryRequest {
-        node: node(subscription),
+        node: Some(node(subscription)),
         type_url: TYPE_URL.to_owned(),
         initial_resource_versions: inbox.versions(),
         ..DeltaDiscoveryRequest::default()
@@ -211,7 +211,7 @@ async fn hear_whole(
     let (sender, requests) = mpsc::channel(4);
     // The original answers only requests without a version.
     let first = DiscoveryRequest {
-        node: node(subscription),
+        node: Some(node(subscription)),
         type_url: TYPE_URL.to_owned(),
         ..DiscoveryRequest::default()
     };
@@ -241,8 +241,8 @@ async fn hear_whole(
     Ok(())
 }
 
-fn node(subscription: &Subscription) -> Option<Node> {
-    Some(Node { id: subscription.local.clone(), metadata: None })
+fn node(subscription: &Subscription) -> Node {
+    Node { id: subscription.local.clone(), metadata: None }
 }
 
 fn detail(refused: &Refused) -> rpc::Status {

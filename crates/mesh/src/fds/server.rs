@@ -56,8 +56,8 @@ impl Discovery {
 }
 
 /// Who speaks: the id of the mesh, so that an address of another mesh is noticed.
-fn speaker(snapshot: &Snapshot) -> Option<ControlPlane> {
-    Some(ControlPlane { identifier: format!("mesh/{}", snapshot.mesh) })
+fn speaker(snapshot: &Snapshot) -> ControlPlane {
+    ControlPlane { identifier: format!("mesh/{}", snapshot.mesh) }
 }
 
 /// Serves discovery on a listener until `stop`.
@@ -163,7 +163,7 @@ async fn tell_all(
             resources: snapshot.entries.values().map(|entry| entry.resource.clone()).collect(),
             type_url: TYPE_URL.to_owned(),
             nonce: count.to_string(),
-            control_plane: speaker(&snapshot),
+            control_plane: Some(speaker(&snapshot)),
             canary: false,
         };
         if !send(&sender, answer).await {
@@ -236,7 +236,7 @@ async fn tell_changes(
         for mut part in parts(has, &snapshot) {
             count += 1;
             part.nonce = count.to_string();
-            part.control_plane = speaker(&snapshot);
+            part.control_plane = Some(speaker(&snapshot));
             if !send(&sender, part).await {
                 return;
             }

@@ -313,8 +313,7 @@ fn one_name_of_two_meshes_is_one_entry_and_the_first_mesh_wins() {
     assert_eq!(imported.spec["meshes"], json!(["west", "central"]));
     assert!(plan.findings.is_empty(), "{:?}", plan.findings);
 
-    type Change = fn(&mut Value);
-    let differing: [(&str, Change); 3] = [
+    let differing: [(&str, fn(&mut Value)); 3] = [
         ("ports", |offer| offer["ports"][0]["number"] = json!(80)),
         ("labels", |offer| offer["labels"] = json!({})),
         ("identities", |offer| offer["subjectAltNames"] = json!(["spiffe://cluster.local/ns/a/sa/b"])),

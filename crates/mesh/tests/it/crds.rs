@@ -63,12 +63,11 @@ async fn a_real_api_server_takes_the_definitions_and_refuses_wrong_objects() {
     super::world::install_definitions(plane).await.unwrap();
 
     verdict(&kubectl, &federation(|_| {})).await.unwrap();
-    type Change = fn(&mut Value);
-    let wrong: [(&str, &str, Change); 20] = [
+    let wrong: [(&str, &str, fn(&mut Value)); 20] = [
         ("the remote has our id", "id of this mesh", |s| s["remote"][0]["id"] = json!("east")),
         ("two remotes with one id", "Duplicate", |s| s["remote"][1]["id"] = json!("west")),
         ("our own network behind an ingress", "another network", |s| {
-            s["remote"][0]["network"] = json!("east")
+            s["remote"][0]["network"] = json!("east");
         }),
         ("addresses and a host name", "exactly one host name", |s| {
             s["remote"][0]["ingress"]["addresses"] = json!(["192.168.1.1", "gw.example"]);
@@ -77,15 +76,15 @@ async fn a_real_api_server_takes_the_definitions_and_refuses_wrong_objects() {
             s["remote"][0]["ingress"]["addresses"] = json!(["a.example", "b.example"]);
         }),
         ("not a host name", "exactly one host name", |s| {
-            s["remote"][0]["ingress"]["addresses"] = json!(["a b"])
+            s["remote"][0]["ingress"]["addresses"] = json!(["a b"]);
         }),
         ("an unknown type", "Unsupported value", |s| s["local"]["ingress"]["type"] = json!("haproxy")),
         ("an unknown type there", "Unsupported value", |s| s["remote"][0]["ingress"]["type"] = json!("none")),
         ("istio without a gateway", "needs gateway.selector", |s| {
-            s["local"]["ingress"] = json!({ "type": "istio" })
+            s["local"]["ingress"] = json!({ "type": "istio" });
         }),
         ("an empty selector", "at least one label", |s| {
-            s["local"]["ingress"]["gateway"]["selector"] = json!({})
+            s["local"]["ingress"]["gateway"]["selector"] = json!({});
         }),
         ("an empty port name", "port.name", |s| {
             s["local"]["ingress"]["gateway"]["port"] = json!({ "name": "" });

@@ -27,7 +27,7 @@ use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 
 fn offer(name: &str) -> Offer {
     let port = OfferedPort { name: "http".into(), number: 80, protocol: "HTTP".into(), target_port: 8080 };

@@ -14,7 +14,7 @@ const IMPORTED: &str = "importedservices.federation.openshift-service-mesh.io";
 const ENTRIES: &str = "serviceentries.networking.istio.io";
 const WORKLOADS: &str = "workloadentries.networking.istio.io";
 
-fn service(namespace: &str, name: &str, port: u16, export: bool) -> Value {
+pub(crate) fn service(namespace: &str, name: &str, port: u16, export: bool) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": { "name": name, "namespace": namespace, "labels": { "export": export.to_string(), "app": name } },
@@ -22,7 +22,7 @@ fn service(namespace: &str, name: &str, port: u16, export: bool) -> Value {
     })
 }
 
-fn federation(local: &str, remote: &str, address: &str) -> Value {
+pub(crate) fn federation(local: &str, remote: &str, address: &str) -> Value {
     json!({
         "apiVersion": "federation.openshift-service-mesh.io/v1alpha1", "kind": "MeshFederation",
         "metadata": { "name": "default" },
@@ -46,7 +46,7 @@ async fn get(kubectl: &Kubectl, kind: &str, namespace: &str, name: &str) -> Resu
 }
 
 /// Waits until the object is as `good` wants it.
-async fn until(
+pub(crate) async fn until(
     kubectl: &Kubectl,
     kind: &str,
     namespace: &str,
@@ -77,7 +77,7 @@ fn condition<'a>(object: &'a Value, name: &str) -> &'a str {
 }
 
 /// Two meshes that import from each other, with `shop/pay` exported by west.
-async fn federated() -> (Mesh, Mesh, tokio::sync::MutexGuard<'static, ()>) {
+pub(crate) async fn federated() -> (Mesh, Mesh, tokio::sync::MutexGuard<'static, ()>) {
     let (mut east, mut west, turn) = two_meshes().await.unwrap();
     for (mesh, other, address) in [(&mut east, "west", "192.0.2.1"), (&mut west, "east", "192.0.2.2")] {
         let kubectl = mesh.kubectl();

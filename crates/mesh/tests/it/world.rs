@@ -148,6 +148,11 @@ impl Mesh {
         self.plane.kubectl()
     }
 
+    /// Its control plane.
+    pub(crate) fn plane(&self) -> &'static ControlPlane {
+        self.plane
+    }
+
     /// The port of its discovery.
     pub(crate) fn port(&self) -> u16 {
         self.lease.port(0)

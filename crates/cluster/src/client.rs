@@ -102,6 +102,15 @@ pub async fn connect_through(source: &Source, connect: Connect) -> Result<Client
     Ok(Client::new(service, namespace))
 }
 
+/// The URL of the API that a source leads to.
+pub async fn server(source: &Source) -> Result<String, ClusterError> {
+    let config = match source {
+        Source::InCluster => Config::incluster().map_err(|error| ClusterError::InCluster(Box::new(error)))?,
+        Source::Kubeconfig(paths) => kubeconfig::load(paths).await?.0,
+    };
+    Ok(config.cluster_url.to_string())
+}
+
 /// A client whose requests are sent by `call`, such as one that knows a way to a far cluster and
 /// is let in there by other means than a kubeconfig.
 pub fn connect_by<F, T, B>(call: F) -> Client

@@ -20,7 +20,7 @@ mod mirror;
 mod queue;
 
 pub use apply::{apply, merge, merge_status};
-pub use client::{Source, connect, connect_by, connect_through};
+pub use client::{Source, connect, connect_by, connect_through, server};
 pub use connector::{Connect, Stream};
 pub use error::{Class, ClusterError, class, describe};
 pub use events::{Events, Severity};

@@ -45,7 +45,8 @@ impl Default for Config {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RemoteConfig {
-    /// Its name, which is part of what makes a run unique: do not change it while runs are there.
+    /// Its name, which is part of what makes a run unique. Controllers that share a namespace must
+    /// not share a remote's name, and it must not change while runs are there.
     pub name: String,
     /// Its kubeconfig, read again when it changes.
     #[serde(default)]

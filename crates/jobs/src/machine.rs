@@ -3,7 +3,8 @@
 //! New → (Queued →) Running → Succeeded or Failed, or from any of the first three → Rejected. The
 //! last three are final: nothing is ever written over them. Callers poll the reason of the first
 //! condition and take anything but `Running` for the end, so a request that waits in line is
-//! already `Running` to them; the field `queue` tells the difference.
+//! already `Running` to them. It has no start time yet: that tells the difference even where an
+//! older definition of the kind drops the field `queue`.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +39,7 @@ impl Phase {
         let Some(condition) = conditions::find(&status.conditions, SUCCEEDED) else { return Self::New };
         match (condition.status.as_str(), condition.reason.as_str()) {
             ("True", _) => Self::Succeeded,
-            (_, "Running") if status.queue.is_some() => Self::Queued,
+            (_, "Running") if status.start_time.is_none() => Self::Queued,
             (_, "Running") => Self::Running,
             ("False", "Rejected") => Self::Rejected,
             ("False", _) => Self::Failed,

@@ -37,6 +37,11 @@ pub fn run_name(remote: &str, uid: &str) -> String {
     format!("internalrequest-{}", hex::encode(&hash.finalize()[..16]))
 }
 
+/// A name for a remote that has none: made from where it is, so that two have two.
+pub fn remote_name(place: &str) -> String {
+    format!("remote-{}", hex::encode(&Sha256::digest(place)[..6]))
+}
+
 /// The name of the object that keeps the log of a run.
 pub fn log_name(run: &str) -> String {
     format!("{run}-log")

@@ -123,6 +123,41 @@ async fn those_who_wait_are_judged_again_when_the_configuration_changes() {
     controller.stop().await;
 }
 
+/// The definition of the original knows neither `queue` nor `logs` and drops them.
+#[tokio::test]
+async fn the_line_works_with_an_older_definition_of_the_kind() {
+    let pair = clusters().await;
+    let public = pair.public.beside("older").await.unwrap();
+    let mut definition = serde_json::to_value(&tarbet_jobs::crd::definitions()[0]).unwrap();
+    let schema = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    let status = schema["properties"]["status"]["properties"].as_object_mut().unwrap();
+    assert!(status.remove("queue").is_some() && status.remove("logs").is_some());
+    public.kubectl().apply(&definition).await.unwrap();
+    let (kubectl, list) = (public.kubectl(), ["get", "internalrequests", "-A"]);
+    eventually(SOON, "the kind", || kubectl.run(&list)).await.unwrap();
+    let rig = Rig::on("older", &pair.private, &public).await;
+    rig.configure(
+        json!({ "allowList": [rig.tenant], "offers": [{ "pipeline": "build", "concurrency": 1 }] }),
+    )
+    .await;
+    rig.pipeline("build", &[]).await;
+    let record = rig.record();
+    let controller = rig.start();
+    rig.submit("one", json!({ "request": "build" })).await;
+    rig.until("one", Phase::Running).await;
+    rig.submit("two", json!({ "request": "build" })).await;
+    let waiting = rig.until("two", Phase::Queued).await.status.unwrap();
+    assert!(waiting.queue.is_none() && waiting.conditions[0].message.contains("at place 1"));
+    controller.crash().await;
+    let controller = rig.start();
+    let _tekton = rig.play_tekton();
+    for name in ["one", "two"] {
+        rig.until(name, Phase::Succeeded).await;
+        record.assert_once(name);
+    }
+    controller.stop().await;
+}
+
 impl Rig {
     async fn run_gone(&self, name: &str) {
         let api = self.runs();

@@ -90,6 +90,29 @@ async fn what_is_not_offered_is_rejected_and_nothing_runs() {
 }
 
 #[tokio::test]
+async fn a_run_that_the_private_cluster_refuses_fails_its_request_with_the_reason() {
+    let rig = Rig::new("quota").await;
+    let private = super::rig::clusters().await.private.kubectl();
+    let quota = ["create", "quota", "none", "--hard=count/pipelineruns.tekton.dev=0", "-n", &rig.namespace];
+    private.run(&quota).await.unwrap();
+    let counted = ["get", "quota", "none", "-n", &rig.namespace, "-o", "jsonpath={.status.hard}"];
+    eventually(SOON, "the quota in force", || async {
+        private.run(&counted).await.is_ok_and(|hard| hard.contains("pipelineruns"))
+    })
+    .await
+    .unwrap();
+    let controller = rig.start();
+    rig.submit("refused", json!({ "request": "build" })).await;
+    let failed = rig.until("refused", Phase::Failed).await.status.unwrap();
+    let message = &failed.conditions[0].message;
+    assert!(
+        message.starts_with("the private cluster refused the run: ") && message.contains("quota: none"),
+        "{message}"
+    );
+    controller.stop().await;
+}
+
+#[tokio::test]
 async fn a_pipeline_made_just_before_its_request_is_found() {
     let rig = Rig::new("fresh").await;
     let controller = rig.start();

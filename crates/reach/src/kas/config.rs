@@ -4,7 +4,9 @@
 //! [`KasConfig::warnings`], because a key that is silently ignored is a trap. A key that the original
 //! does not have is an error. [`own_url`] reads the environment that goes with it.
 
+mod listen;
 mod own_url;
+mod redis;
 mod span;
 
 use std::path::PathBuf;
@@ -12,7 +14,11 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+pub use self::listen::{
+    AgentListen, ApiListen, KubernetesListen, Network, ObservabilityListen, PrivateApiListen,
+};
 pub use self::own_url::{OwnUrl, OwnUrlError, OwnUrlSettings, own_url};
+pub use self::redis::{RedisConfig, RedisSentinel, RedisServer, RedisTls};
 pub use self::span::Span;
 use super::prefix::Prefix;
 
@@ -104,58 +110,6 @@ impl Default for AgentConfig {
     }
 }
 
-/// What a listener binds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Network {
-    /// Either family.
-    #[default]
-    Tcp,
-    /// IPv4 only.
-    Tcp4,
-    /// IPv6 only.
-    Tcp6,
-    /// A socket in the file system.
-    Unix,
-}
-
-/// `agent.listen`.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AgentListen {
-    /// What it binds.
-    pub network: Network,
-    /// Its address.
-    pub address: String,
-    /// Whether WebSockets are taken, too.
-    pub websocket: bool,
-    /// The certificate; TLS is off without one.
-    pub certificate_file: Option<PathBuf>,
-    /// Its key.
-    pub key_file: Option<PathBuf>,
-    /// Calls an agent may make in a minute.
-    pub connections_per_token_per_minute: u32,
-    /// The age a connection may reach.
-    pub max_connection_age: Span,
-    /// How long to go on accepting after being told to stop.
-    pub listen_grace_period: Span,
-}
-
-impl Default for AgentListen {
-    fn default() -> Self {
-        Self {
-            network: Network::Tcp,
-            address: "127.0.0.1:8150".into(),
-            websocket: false,
-            certificate_file: None,
-            key_file: None,
-            connections_per_token_per_minute: 40_000,
-            max_connection_age: Span::seconds(7200),
-            listen_grace_period: Span::seconds(5),
-        }
-    }
-}
-
 /// `agent.kubernetes_api`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -181,37 +135,6 @@ impl Default for KubernetesApiConfig {
     }
 }
 
-/// `agent.kubernetes_api.listen`.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct KubernetesListen {
-    /// What it binds.
-    pub network: Network,
-    /// Its address.
-    pub address: String,
-    /// The certificate; TLS is off without one.
-    pub certificate_file: Option<PathBuf>,
-    /// Its key.
-    pub key_file: Option<PathBuf>,
-    /// How long to go on accepting after being told to stop.
-    pub listen_grace_period: Span,
-    /// How long running requests may take then.
-    pub shutdown_grace_period: Span,
-}
-
-impl Default for KubernetesListen {
-    fn default() -> Self {
-        Self {
-            network: Network::Tcp,
-            address: "0.0.0.0:8154".into(),
-            certificate_file: None,
-            key_file: None,
-            listen_grace_period: Span::seconds(5),
-            shutdown_grace_period: Span::seconds(3600),
-        }
-    }
-}
-
 /// `observability`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -231,31 +154,6 @@ pub struct ObservabilityConfig {
     pub liveness_probe: UrlPath,
     /// The path of the readiness probe.
     pub readiness_probe: UrlPath,
-}
-
-/// `observability.listen`.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ObservabilityListen {
-    /// What it binds.
-    pub network: Network,
-    /// Its address.
-    pub address: String,
-    /// The certificate; TLS is off without one.
-    pub certificate_file: Option<PathBuf>,
-    /// Its key.
-    pub key_file: Option<PathBuf>,
-}
-
-impl Default for ObservabilityListen {
-    fn default() -> Self {
-        Self {
-            network: Network::Tcp,
-            address: "127.0.0.1:8151".into(),
-            certificate_file: None,
-            key_file: None,
-        }
-    }
 }
 
 /// A path, if it is not the usual one.
@@ -302,69 +200,6 @@ pub enum LogLevel {
     Error,
 }
 
-/// `redis`.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RedisConfig {
-    /// One server.
-    pub server: Option<RedisServer>,
-    /// Or servers watched by Sentinel.
-    pub sentinel: Option<RedisSentinel>,
-    /// How long connecting may take.
-    pub dial_timeout: Option<Span>,
-    /// How long a write may take.
-    pub write_timeout: Option<Span>,
-    /// What keys begin with.
-    pub key_prefix: Option<String>,
-    /// The user.
-    pub username: Option<String>,
-    /// The password.
-    pub password_file: Option<PathBuf>,
-    /// How it is reached.
-    pub network: Network,
-    /// TLS.
-    pub tls: RedisTls,
-    /// The number of the database.
-    pub database_index: u32,
-    pool_size: Option<IgnoredAny>,
-    read_timeout: Option<IgnoredAny>,
-    idle_timeout: Option<IgnoredAny>,
-}
-
-/// `redis.server`.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RedisServer {
-    /// Host and port, or a path.
-    pub address: String,
-}
-
-/// `redis.sentinel`.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RedisSentinel {
-    /// The name of the set.
-    pub master_name: String,
-    /// The sentinels.
-    pub addresses: Vec<String>,
-    /// Their password.
-    pub sentinel_password_file: Option<PathBuf>,
-}
-
-/// `redis.tls`.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RedisTls {
-    /// Whether it is on.
-    pub enabled: bool,
-    /// Our certificate.
-    pub certificate_file: Option<PathBuf>,
-    /// Its key.
-    pub key_file: Option<PathBuf>,
-    /// An authority to trust besides the system's.
-    pub ca_certificate_file: Option<PathBuf>,
-}
-
 /// `api`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -373,56 +208,12 @@ pub struct ApiConfig {
     pub listen: ApiListen,
 }
 
-/// `api.listen`.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ApiListen {
-    /// What it binds.
-    #[serde(default)]
-    pub network: Network,
-    /// Its address; 127.0.0.1:8153 if absent.
-    pub address: Option<String>,
-    /// The secret of its callers, in base64.
-    pub authentication_secret_file: PathBuf,
-    /// The certificate; TLS is off without one.
-    pub certificate_file: Option<PathBuf>,
-    /// Its key.
-    pub key_file: Option<PathBuf>,
-    /// The age a connection may reach.
-    pub max_connection_age: Option<Span>,
-    /// How long to go on accepting after being told to stop.
-    pub listen_grace_period: Option<Span>,
-}
-
 /// `private_api`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PrivateApiConfig {
     /// The listener.
     pub listen: PrivateApiListen,
-}
-
-/// `private_api.listen`.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PrivateApiListen {
-    /// What it binds.
-    #[serde(default)]
-    pub network: Network,
-    /// Its address; 127.0.0.1:8155 if absent.
-    pub address: Option<String>,
-    /// The secret of its callers, in base64.
-    pub authentication_secret_file: PathBuf,
-    /// The certificate; TLS is off without one.
-    pub certificate_file: Option<PathBuf>,
-    /// Its key.
-    pub key_file: Option<PathBuf>,
-    /// The authority that signed the certificates of the other gateways.
-    pub ca_certificate_file: Option<PathBuf>,
-    /// The age a connection may reach.
-    pub max_connection_age: Option<Span>,
-    /// How long to go on accepting after being told to stop.
-    pub listen_grace_period: Option<Span>,
 }
 
 impl KasConfig {

@@ -66,6 +66,11 @@ pub struct ServerConfig {
     pub prefix: Prefix,
     /// Streams on one connection: agents open up to 500 tunnels and a few calls more.
     pub max_streams: u32,
+    /// What an agent may send on one stream before it is read.
+    pub stream_window: u32,
+    /// The same for all its streams together. It is far more than one stream's, so that a call nobody
+    /// reads does not stop the others, and it is what a stranger can make us hold.
+    pub connection_window: u32,
     /// Silence after which the agent is asked whether it still lives.
     pub ping_after: Duration,
     /// How long it may take to answer.
@@ -85,6 +90,8 @@ impl Default for ServerConfig {
         Self {
             prefix: Prefix::Gitlab,
             max_streams: 1024,
+            stream_window: 1 << 20,
+            connection_window: 32 << 20,
             ping_after: Duration::from_secs(50),
             ping_timeout: Duration::from_secs(20),
             max_connection_age: Duration::from_hours(2),
@@ -153,9 +160,8 @@ impl KasServer {
             .max_concurrent_streams(config.max_streams)
             .keep_alive_interval(config.ping_after)
             .keep_alive_timeout(config.ping_timeout)
-            // One call that nobody reads must not stop the others on the connection.
-            .initial_stream_window_size(1 << 20)
-            .initial_connection_window_size(64 << 20)
+            .initial_stream_window_size(config.stream_window)
+            .initial_connection_window_size(config.connection_window)
             .max_frame_size(64 << 10)
             .auto_date_header(false)
             .serve_connection(TokioIo::new(stream), service);

@@ -10,6 +10,7 @@ mod site;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -119,6 +120,8 @@ struct Gateway {
     /// Asks the agents of the connections made so far to move.
     moving: Arc<Mutex<CancellationToken>>,
     prefix: Prefix,
+    /// Connections accepted so far.
+    accepted: Arc<AtomicUsize>,
     authority: Arc<Authority>,
     _stop: tokio_util::sync::DropGuard,
 }
@@ -169,8 +172,9 @@ impl Gateway {
             .unwrap();
         let stop = CancellationToken::new();
         let moving = Arc::new(Mutex::new(CancellationToken::new()));
+        let accepted = Arc::new(AtomicUsize::new(0));
         let accepting = {
-            let (stop, moving) = (stop.clone(), Arc::clone(&moving));
+            let (stop, moving, accepted) = (stop.clone(), Arc::clone(&moving), Arc::clone(&accepted));
             async move {
                 loop {
                     let (stream, _) = tokio::select! {
@@ -178,6 +182,7 @@ impl Gateway {
                         () = stop.cancelled() => return,
                     };
                     stream.set_nodelay(true).unwrap();
+                    accepted.fetch_add(1, Ordering::SeqCst);
                     let (server, stop, tls) = (server.clone(), stop.clone(), tls.clone());
                     let moving = moving.lock().unwrap().clone();
                     tokio::spawn(async move {
@@ -209,7 +214,7 @@ impl Gateway {
             }
         };
         tokio::spawn(accepting);
-        Self { address, pool, desk, events, moving, prefix, authority, _stop: stop.drop_guard() }
+        Self { address, pool, desk, events, moving, prefix, accepted, authority, _stop: stop.drop_guard() }
     }
 
     fn url(&self, over: Over) -> String {

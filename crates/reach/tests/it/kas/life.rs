@@ -169,6 +169,39 @@ async fn an_agent_that_is_asked_to_move_reconnects_and_nothing_fails() {
 }
 
 #[tokio::test]
+async fn old_connections_are_replaced_without_anybody_noticing() {
+    let site = Site::start().await;
+    let config = ServerConfig {
+        max_connection_age: Duration::from_secs(2),
+        drain_pause: Duration::from_millis(20),
+        ..ServerConfig::default()
+    };
+    let gateway = Gateway::start_with(Over::Tcp, config, Desk::with(&[("t", 7)])).await;
+    let agent = run_agent(agent_config(&gateway, Over::Tcp, "t"), &site);
+    within("three connections", async {
+        while gateway.accepted.load(Ordering::SeqCst) < 3 {
+            let response = gateway.caller(7).send(get("/bytes/2")).await.unwrap();
+            assert_eq!(text(response).await, "xx");
+        }
+    })
+    .await;
+    assert_eq!(agent.status.borrow().trouble, None);
+}
+
+#[tokio::test]
+async fn an_agent_keeps_as_many_connections_as_it_is_told() {
+    let site = Site::start().await;
+    let gateway = Gateway::start(Over::Tcp, Prefix::Gitlab, Desk::with(&[("t", 7)])).await;
+    let mut config = agent_config(&gateway, Over::Tcp, "t");
+    config.connections = 3;
+    let agent = run_agent(config, &site);
+    until("three connections", || agent.status.borrow().connections == 3).await;
+    assert_eq!(gateway.accepted.load(Ordering::SeqCst), 3);
+    let response = within("a response", gateway.caller(7).send(get("/bytes/2"))).await.unwrap();
+    assert_eq!(text(response).await, "xx");
+}
+
+#[tokio::test]
 async fn a_pool_that_closes_sends_everybody_away() {
     let (mut gateway, agent, site) = connected(Over::Tcp, Prefix::Gitlab).await;
     assert!(matches!(gateway.event().await, PoolEvent::Connected(_)));

@@ -95,6 +95,26 @@ async fn a_whole_call_frame_by_frame_packed_and_plain() {
 }
 
 #[tokio::test]
+async fn a_stream_of_messages_is_sent_and_closed() {
+    let gateway = gateway().await;
+    let mut peer = parked(&gateway, false).await;
+    let messages = futures::stream::iter(["one", "two", "three"].map(Bytes::from));
+    let until = Instant::now() + PATIENCE;
+    let mut recv = gateway.pool.call(7, &method(), &HeaderMap::new(), messages, until).await.unwrap();
+    assert!(matches!(peer.hear().await.unwrap(), Told::RequestInfo(_)));
+    for word in ["one", "two", "three"] {
+        assert_eq!(peer.hear().await.unwrap(), Told::Message(tunnel::Message { data: word.into() }));
+    }
+    assert!(matches!(peer.hear().await.unwrap(), Told::CloseSend(_)));
+    peer.say(header());
+    peer.say(trailer());
+    peer.hang_up();
+    assert!(matches!(recv.part().await, Some(Ok(Part::Header(_)))));
+    assert!(matches!(recv.part().await, Some(Ok(Part::End { .. }))));
+    assert_eq!(peer.end().await.code(), Code::Ok);
+}
+
+#[tokio::test]
 async fn errors_keep_their_status_early_and_late() {
     let gateway = gateway().await;
     for late in [false, true] {

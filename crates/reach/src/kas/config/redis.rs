@@ -1,0 +1,71 @@
+//! Where replicas meet.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::{Network, Span};
+
+/// `redis`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RedisConfig {
+    /// One server.
+    pub server: Option<RedisServer>,
+    /// Or servers watched by Sentinel.
+    pub sentinel: Option<RedisSentinel>,
+    /// How long connecting may take.
+    pub dial_timeout: Option<Span>,
+    /// How long a write may take.
+    pub write_timeout: Option<Span>,
+    /// What keys begin with.
+    pub key_prefix: Option<String>,
+    /// The user.
+    pub username: Option<String>,
+    /// The password.
+    pub password_file: Option<PathBuf>,
+    /// How it is reached.
+    pub network: Network,
+    /// TLS.
+    pub tls: RedisTls,
+    /// The number of the database.
+    pub database_index: u32,
+    pub(super) pool_size: Option<IgnoredAny>,
+    pub(super) read_timeout: Option<IgnoredAny>,
+    pub(super) idle_timeout: Option<IgnoredAny>,
+}
+
+/// `redis.server`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RedisServer {
+    /// Host and port, or a path.
+    pub address: String,
+}
+
+/// `redis.sentinel`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RedisSentinel {
+    /// The name of the set.
+    pub master_name: String,
+    /// The sentinels.
+    pub addresses: Vec<String>,
+    /// Their password.
+    pub sentinel_password_file: Option<PathBuf>,
+}
+
+/// `redis.tls`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RedisTls {
+    /// Whether it is on.
+    pub enabled: bool,
+    /// Our certificate.
+    pub certificate_file: Option<PathBuf>,
+    /// Its key.
+    pub key_file: Option<PathBuf>,
+    /// An authority to trust besides the system's.
+    pub ca_certificate_file: Option<PathBuf>,
+}

@@ -3,7 +3,11 @@
 pub mod endpoint;
 mod explain;
 mod forward;
+mod glide;
 mod kube;
+mod mesh;
+mod pods;
+mod request;
 mod settings;
 mod site;
 mod stores;
@@ -72,6 +76,39 @@ enum Command {
     /// Run an agent: the private side, which dials out
     #[command(after_help = roles::agent::EXAMPLES)]
     Agent(roles::agent::AgentArgs),
+    /// Run the controller that serves requests of other clusters with private pipelines
+    #[command(after_help = roles::jobs::EXAMPLES)]
+    Jobs(roles::jobs::JobsArgs),
+    /// Run a virtual node, whose pods run behind an interLink endpoint
+    #[command(after_help = roles::node::EXAMPLES)]
+    Node(roles::node::NodeArgs),
+    /// Run the interLink API server, between nodes and a plugin
+    #[command(after_help = roles::interlink::EXAMPLES)]
+    Interlink(roles::plugin::EdgeArgs),
+    /// Run a plugin: what runs the pods of virtual nodes
+    #[command(subcommand, after_help = roles::plugin::EXAMPLES)]
+    Plugin(roles::plugin::PluginCommand),
+    /// Run pods on an interLink endpoint, without Kubernetes
+    #[command(after_help = pods::EXAMPLES)]
+    Pods(pods::PodsArgs),
+    /// Run the orchestrator of many clouds' networks, with tags and values
+    #[command(after_help = roles::nets::EXAMPLES)]
+    Nets(roles::nets::NetsArgs),
+    /// Run the tag service alone
+    #[command(after_help = roles::tags::EXAMPLES)]
+    Tags(roles::tags::TagsArgs),
+    /// Run a cloud plugin
+    #[command(subcommand, after_help = roles::cloud::EXAMPLES)]
+    Cloud(roles::cloud::CloudCommand),
+    /// Say who may talk to whom across clouds
+    #[command(after_help = glide::EXAMPLES)]
+    Glide(glide::GlideArgs),
+    /// Run the controller that joins services of meshes, or look at what it does
+    #[command(after_help = mesh::EXAMPLES)]
+    Mesh(mesh::MeshCommand),
+    /// Ask a private cluster for work, and follow it
+    #[command(after_help = request::EXAMPLES)]
+    Request(request::RequestArgs),
     /// Add, list and remove sites and their tokens
     #[command(after_help = site::EXAMPLES)]
     Site(site::SiteArgs),
@@ -119,6 +156,17 @@ pub fn run(cli: Cli) -> Result<(), Problem> {
         Command::Up(args) => roles::up::run(load()?, args),
         Command::Gateway(args) => roles::gateway::run(load()?, args),
         Command::Agent(args) => roles::agent::run(load()?, args),
+        Command::Jobs(args) => roles::jobs::run(load()?, args),
+        Command::Node(args) => roles::node::run(load()?, args),
+        Command::Interlink(args) => roles::interlink::run(load()?, args),
+        Command::Plugin(command) => roles::plugin::run(load()?, command),
+        Command::Pods(args) => block_on(pods::run(args, global.output)),
+        Command::Nets(args) => roles::nets::run(load()?, args),
+        Command::Tags(args) => roles::tags::run(load()?, args),
+        Command::Cloud(command) => roles::cloud::run(load()?, command, global.output),
+        Command::Glide(args) => block_on(glide::run(args, global.output)),
+        Command::Mesh(args) => mesh::run(load, args, global.output),
+        Command::Request(args) => block_on(request::run(args, global.output)),
         Command::Site(args) => block_on(site::run(args, global.output)),
         Command::User(args) => block_on(user::run(args, global.output)),
         Command::Kube(command) => kube::run(command, global.output),
@@ -135,7 +183,7 @@ pub fn run(cli: Cli) -> Result<(), Problem> {
 }
 
 /// Runs a command that talks to others; one thread is plenty for a person.
-fn block_on(command: impl Future<Output = Result<(), Problem>>) -> Result<(), Problem> {
+pub fn block_on(command: impl Future<Output = Result<(), Problem>>) -> Result<(), Problem> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| {
         Problem::new(&tarbet_telemetry::codes::ground::INTERNAL, "The command cannot start.")

@@ -1,7 +1,15 @@
 //! The roles a process can play, and what they all share.
 
 pub mod agent;
+pub mod cloud;
 pub mod gateway;
+pub mod interlink;
+pub mod jobs;
+pub mod mesh;
+pub mod nets;
+pub mod node;
+pub mod plugin;
 pub mod process;
 pub mod store;
+pub mod tags;
 pub mod up;

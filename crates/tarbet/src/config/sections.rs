@@ -34,6 +34,18 @@ pub struct Config {
     pub gateway: GatewayConfig,
     /// The private side of reach.
     pub agent: AgentConfig,
+    /// Private pipelines on request.
+    pub jobs: tarbet_jobs::Config,
+    /// Services across meshes.
+    pub mesh: tarbet_mesh::MeshConfig,
+    /// A virtual node, by interLink's own keys.
+    pub node: tarbet_pods::node::NodeConfig,
+    /// The interLink API server and its plugins, by interLink's own keys.
+    pub edge: tarbet_pods::edge::EdgeConfig,
+    /// The orchestrator of many clouds' networks, by Paraglider's own keys.
+    pub nets: tarbet_nets::NetsConfig,
+    /// Cloud plugins that are processes of their own.
+    pub cloud: tarbet_nets::config::CloudConfig,
 }
 
 /// A store without `kind` is the embedded one.
@@ -64,6 +76,18 @@ impl Config {
         }
         for (setting, message) in self.gateway.mistakes() {
             report.wrong(&format!("gateway.{setting}"), message);
+        }
+        for (setting, message) in self.jobs.mistakes() {
+            report.wrong(&format!("jobs.{setting}"), message);
+        }
+        for (setting, message) in self.mesh.mistakes() {
+            report.wrong(&format!("mesh.{setting}"), message);
+        }
+        for (setting, message) in self.nets.mistakes() {
+            report.wrong(&format!("nets.{setting}"), message);
+        }
+        for (setting, message) in self.node.mistakes() {
+            report.wrong(&format!("node.{setting}"), message);
         }
         if !self.console.listen.ip().is_loopback() {
             let message = "must be a loopback address, because it shows everything to whoever reaches it; \

@@ -1,0 +1,206 @@
+//! Talking to the orchestrator, and the two settings that are remembered between commands.
+
+use std::path::PathBuf;
+
+use reqwest::Method;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tarbet_telemetry::Problem;
+use tarbet_telemetry::codes::{ground, nets};
+
+use super::GlideArgs;
+use crate::output::Format;
+
+/// The original's own file, so that both programs agree.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Settings {
+    pub server_addr: String,
+    pub active_namespace: String,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { server_addr: "http://localhost:8080".into(), active_namespace: "default".into() }
+    }
+}
+
+impl Settings {
+    fn path() -> Option<PathBuf> {
+        std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".paraglider/settings.json"))
+    }
+
+    /// As noted; the defaults where nothing was.
+    pub fn read() -> Self {
+        let text = Self::path().and_then(|path| std::fs::read(path).ok());
+        text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+    }
+
+    pub fn write(&self) -> Result<(), Problem> {
+        let failed = |cause: String| {
+            Problem::new(&ground::INTERNAL, "The setting cannot be noted.")
+                .at("tarbet glide → ~/.paraglider/settings.json")
+                .because(cause)
+                .advising("check that the folder can be written, or use --server and --namespace")
+        };
+        let path = Self::path().ok_or_else(|| failed("HOME is not set".into()))?;
+        let write = || -> std::io::Result<()> {
+            if let Some(folder) = path.parent() {
+                std::fs::create_dir_all(folder)?;
+            }
+            std::fs::write(&path, serde_json::to_vec_pretty(self)?)
+        };
+        write().map_err(|error| failed(error.to_string()))
+    }
+}
+
+/// A conversation with one orchestrator.
+pub struct Glide {
+    pub server: String,
+    pub namespace: String,
+    pub format: Format,
+    how: Vec<(&'static str, String)>,
+    plan: bool,
+    detach: bool,
+    http: reqwest::Client,
+}
+
+impl Glide {
+    pub fn new(args: &GlideArgs, settings: &Settings, format: Format) -> Self {
+        let mut how = Vec::new();
+        if args.plan {
+            how.push(("plan", "true".to_owned()));
+        }
+        if args.detach {
+            how.push(("async", "true".to_owned()));
+        }
+        if let Some(digest) = &args.expect {
+            how.push(("expect", digest.clone()));
+        }
+        let server = args.server.clone().unwrap_or_else(|| settings.server_addr.clone());
+        Self {
+            server: server.trim_end_matches('/').to_owned(),
+            namespace: args.namespace.clone().unwrap_or_else(|| settings.active_namespace.clone()),
+            format,
+            how,
+            plan: args.plan,
+            detach: args.detach,
+            http: reqwest::Client::new(),
+        }
+    }
+
+    /// One request; nothing is a body that is null.
+    pub async fn ask(&self, method: Method, path: &str, body: Value) -> Result<Value, Problem> {
+        self.send(method, path, &[], body).await
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        query: &[(&'static str, String)],
+        body: Value,
+    ) -> Result<Value, Problem> {
+        let hop = format!("tarbet glide → orchestrator at {}", self.server);
+        let unreachable = |error: reqwest::Error| {
+            let message = format!("The orchestrator at {} does not answer.", self.server);
+            Problem::new(&nets::ORCHESTRATOR_UNREACHABLE, message)
+                .at(hop.clone())
+                .because(tarbet_telemetry::problem::chain(&error))
+        };
+        let query: String = query.iter().map(|(key, value)| format!("&{key}={}", escape(value))).collect();
+        let url = format!(
+            "{}{path}{}",
+            self.server,
+            query.replacen('&', if path.contains('?') { "&" } else { "?" }, 1)
+        );
+        let request = self.http.request(method, url);
+        let request = if body.is_null() { request } else { request.json(&body) };
+        let response = request.send().await.map_err(unreachable)?;
+        let status = response.status();
+        let text = response.text().await.map_err(unreachable)?;
+        let value: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
+        if status.is_success() {
+            return Ok(value);
+        }
+        // Ours says all of it; the original only says what went wrong.
+        Err(serde_json::from_value(value.clone()).unwrap_or_else(|_| {
+            let said = value["error"].as_str().unwrap_or(&text).to_owned();
+            Problem::new(&nets::CLOUD_FAILED, format!("The orchestrator refused the request ({status})."))
+                .at(hop.clone())
+                .because(if said.is_empty() { status.to_string() } else { said })
+        }))
+    }
+
+    /// A change: made, planned or begun, as the flags say.
+    pub async fn change(&self, method: Method, path: &str, body: Value, done: &str) -> Result<(), Problem> {
+        let answer = self.send(method, path, &self.how, body).await?;
+        if self.plan {
+            return self.show_plan(&answer);
+        }
+        if self.detach {
+            return self.show_operation(&answer["operation"]);
+        }
+        match &answer {
+            Value::Object(fields) if !fields.is_empty() && self.format == Format::Table => {
+                self.rows(&json!([answer]), &["name", "ip", "uri"], "")
+            }
+            Value::Object(fields) if !fields.is_empty() => self.format.value(&answer),
+            _ if self.format == Format::Table => self.format.text(done),
+            _ => self.format.value(&json!({ "done": true })),
+        }
+    }
+
+    fn show_plan(&self, plan: &Value) -> Result<(), Problem> {
+        if self.format != Format::Table {
+            return self.format.value(plan);
+        }
+        let calls = lines(&plan["calls"]);
+        if calls.is_empty() {
+            return self.format.text("Nothing to do: everything is so already.");
+        }
+        let digest = plan["digest"].as_str().unwrap_or_default();
+        self.format.text(&format!(
+            "{}\n\nTo make exactly these calls, repeat with --expect {digest}",
+            calls.join("\n")
+        ))
+    }
+
+    pub fn show_operation(&self, operation: &Value) -> Result<(), Problem> {
+        if self.format != Format::Table || operation.is_null() {
+            return self.format.value(operation);
+        }
+        let done = operation["done"].as_u64().unwrap_or_default() as usize;
+        let calls = lines(&operation["calls"]);
+        let marked = calls
+            .iter()
+            .enumerate()
+            .map(|(index, call)| format!("  {} {call}", if index < done { "✓" } else { "·" }));
+        let text = |field: &str| operation[field].as_str().unwrap_or_default().to_owned();
+        let mut page = format!("{}: {}, {}\n", text("id"), text("title"), text("state"));
+        page.extend(marked.map(|line| line + "\n"));
+        if let Some(problem) = operation["problem"]["message"].as_str() {
+            page.push_str(problem);
+        }
+        self.format.text(page.trim_end())
+    }
+
+    /// A list, or a sentence if there is nothing in it.
+    pub fn rows(&self, list: &Value, columns: &[&str], nothing: &str) -> Result<(), Problem> {
+        let rows = list.as_array().map(Vec::as_slice).unwrap_or_default();
+        if rows.is_empty() && self.format == Format::Table {
+            return self.format.text(nothing);
+        }
+        self.format.rows(columns, columns, rows)
+    }
+}
+
+fn lines(list: &Value) -> Vec<String> {
+    list.as_array().into_iter().flatten().filter_map(|line| line.as_str().map(str::to_owned)).collect()
+}
+
+/// For a part of a path or query: prefixes hold slashes.
+pub fn escape(text: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'~');
+    text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}

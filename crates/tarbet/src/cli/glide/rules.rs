@@ -1,0 +1,159 @@
+//! `tarbet glide rule …`.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tarbet_nets::model::{ANY, Direction, Rule};
+use tarbet_telemetry::Problem;
+use tarbet_telemetry::codes::ground;
+
+use super::client::Glide;
+
+#[derive(Debug, Subcommand)]
+pub enum RuleCommand {
+    /// Add rules to a resource, or to every resource under a tag
+    #[command(
+        after_help = "Examples:\n  tarbet glide rule add local web --rulefile rules.json\n  tarbet glide rule add local web --ping clients --ssh admins\n  tarbet glide rule add servers --rulefile rules.json --plan\n\nA rule: {\"name\": \"web\", \"direction\": \"inbound\", \"src_port\": -1, \"dst_port\": 443, \"protocol\": 6, \"tags\": [\"clients\"]}"
+    )]
+    Add {
+        /// Cloud and name of the resource, or one tag
+        #[arg(num_args = 1..=2, required = true, value_name = "CLOUD NAME | TAG")]
+        target: Vec<String>,
+        /// A file with a list of rules (JSON)
+        #[arg(long, value_name = "FILE")]
+        rulefile: Option<PathBuf>,
+        /// Permit ping from and to this tag
+        #[arg(long, value_name = "TAG")]
+        ping: Option<String>,
+        /// Permit ssh from this tag
+        #[arg(long, value_name = "TAG")]
+        ssh: Option<String>,
+    },
+    /// Show the rules of a resource
+    #[command(after_help = "Examples:\n  tarbet glide rule get local web")]
+    Get {
+        /// The cloud
+        cloud: String,
+        /// The resource
+        name: String,
+    },
+    /// Delete rules by name
+    #[command(
+        after_help = "Examples:\n  tarbet glide rule delete local web --rules web,ssh\n  tarbet glide rule delete servers --rules web"
+    )]
+    Delete {
+        /// Cloud and name of the resource, or one tag
+        #[arg(num_args = 1..=2, required = true, value_name = "CLOUD NAME | TAG")]
+        target: Vec<String>,
+        /// Their names
+        #[arg(long, value_delimiter = ',', required = true, value_name = "A,B")]
+        rules: Vec<String>,
+    },
+}
+
+pub async fn run(glide: &Glide, command: RuleCommand) -> Result<(), Problem> {
+    let resource =
+        |cloud: &str, name: &str| format!("/namespaces/{}/clouds/{cloud}/resources/{name}", glide.namespace);
+    match command {
+        RuleCommand::Add { target, rulefile, ping, ssh } => {
+            let mut rules = rulefile.as_ref().map_or_else(|| Ok(Vec::new()), |file| read(file))?;
+            rules.extend(ping.iter().flat_map(|tag| pinging(tag)));
+            rules.extend(ssh.iter().flat_map(|tag| sshing(tag)));
+            if rules.is_empty() {
+                return Err(Problem::new(&ground::BAD_REQUEST, "There is no rule to add.")
+                    .at("tarbet glide rule add")
+                    .because("none of --rulefile, --ping and --ssh was given")
+                    .advising("name at least one of them"));
+            }
+            let path = match target.as_slice() {
+                [cloud, name] => format!("{}/applyRules", resource(cloud, name)),
+                tag => format!("/tags/{}/rules", tag.concat()),
+            };
+            glide.change(Method::POST, &path, json!(rules), "Added.").await
+        }
+        RuleCommand::Get { cloud, name } => {
+            let found =
+                glide.ask(Method::GET, &format!("{}/rules", resource(&cloud, &name)), Value::Null).await?;
+            let rules: Vec<Rule> = serde_json::from_value(found).unwrap_or_default();
+            let rows: Vec<Value> = rules.iter().map(row).collect();
+            let columns = ["name", "direction", "protocol", "src_port", "dst_port", "tags", "targets"];
+            glide.rows(&Value::from(rows), &columns, "It has no rules: nothing may pass.")
+        }
+        RuleCommand::Delete { target, rules } => {
+            let (method, path) = match target.as_slice() {
+                [cloud, name] => (Method::POST, format!("{}/deleteRules", resource(cloud, name))),
+                tag => (Method::DELETE, format!("/tags/{}/rules", tag.concat())),
+            };
+            glide.change(method, &path, json!(rules), "Deleted.").await
+        }
+    }
+}
+
+fn row(rule: &Rule) -> Value {
+    let number = |number: i32| if number == ANY { json!("any") } else { json!(number) };
+    let direction = match rule.direction {
+        Direction::Inbound => "inbound",
+        Direction::Outbound => "outbound",
+    };
+    json!({
+        "name": rule.name, "direction": direction, "protocol": number(rule.protocol),
+        "src_port": number(rule.src_port), "dst_port": number(rule.dst_port),
+        "tags": rule.tags.join(" "), "targets": rule.targets.join(" "),
+    })
+}
+
+fn read(file: &std::path::Path) -> Result<Vec<Rule>, Problem> {
+    let wrong = |cause: String| {
+        Problem::new(&ground::BAD_REQUEST, format!("The rules in {} cannot be read.", file.display()))
+            .at("tarbet glide rule add")
+            .because(cause)
+            .advising("write a list of rules; `tarbet glide rule add --help` shows one")
+    };
+    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+    serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))
+}
+
+/// A tag as part of a rule's name.
+fn part(tag: &str) -> String {
+    tag.replace(['/', '.'], "-")
+}
+
+fn rule(name: String, direction: Direction, protocol: i32, ports: (i32, i32), tag: &str) -> Rule {
+    let (src_port, dst_port) = ports;
+    Rule { name, direction, protocol, src_port, dst_port, tags: vec![tag.into()], ..Rule::default() }
+}
+
+fn pinging(tag: &str) -> [Rule; 2] {
+    [
+        rule(format!("ping-in-{}", part(tag)), Direction::Inbound, 1, (ANY, ANY), tag),
+        rule(format!("ping-out-{}", part(tag)), Direction::Outbound, 1, (ANY, ANY), tag),
+    ]
+}
+
+fn sshing(tag: &str) -> [Rule; 2] {
+    [
+        rule(format!("ssh-in-{}", part(tag)), Direction::Inbound, 6, (ANY, 22), tag),
+        rule(format!("ssh-out-{}", part(tag)), Direction::Outbound, 6, (22, ANY), tag),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shorthands_are_the_originals() {
+        let [inbound, outbound] = sshing("default.gcp.vm/1");
+        assert_eq!(
+            (inbound.name.as_str(), inbound.src_port, inbound.dst_port),
+            ("ssh-in-default-gcp-vm-1", -1, 22)
+        );
+        assert_eq!(
+            (outbound.name.as_str(), outbound.src_port, outbound.dst_port),
+            ("ssh-out-default-gcp-vm-1", 22, -1)
+        );
+        assert_eq!(pinging("a")[1].name, "ping-out-a");
+    }
+}

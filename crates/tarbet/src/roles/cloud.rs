@@ -1,0 +1,91 @@
+//! `tarbet cloud NAME`: a cloud plugin as a process of its own.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+use tarbet_nets::cloud::Guarded;
+use tarbet_nets::controller::RemoteController;
+use tarbet_nets::local::Local;
+use tarbet_nets::role::cloud;
+use tarbet_store::Clock;
+use tarbet_telemetry::{Coded, Problem};
+
+use super::nets::{own_store, surroundings};
+use super::process::Process;
+use super::tags::listen;
+use crate::config::Config;
+use crate::output::Format;
+
+pub const EXAMPLES: &str = "Examples:
+  sudo tarbet cloud local
+  sudo tarbet cloud local --name east --listen 127.0.0.1:8097 --orchestrator 127.0.0.1:8081
+  sudo tarbet cloud local --remove                   takes away all it ever made";
+
+const OBSERVE_AT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8092);
+
+#[derive(Debug, Subcommand)]
+pub enum CloudCommand {
+    /// Networks and machines of this machine's own kernel, with real packets; needs root
+    #[command(after_help = EXAMPLES)]
+    Local(LocalArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct LocalArgs {
+    /// The cloud's name, as the orchestrator knows it
+    #[arg(long, default_value = "local", value_name = "NAME")]
+    name: String,
+    /// Address of the plugin
+    #[arg(long, default_value = "127.0.0.1:8087", value_name = "ADDR")]
+    listen: SocketAddr,
+    /// The orchestrator's gRPC listener
+    #[arg(long, value_name = "ADDR")]
+    orchestrator: Option<SocketAddr>,
+    /// Print the commands that would bring the kernel in line with what is written down, and end
+    #[arg(long)]
+    plan: bool,
+    /// Remove everything that this cloud made, and end
+    #[arg(long, conflicts_with = "plan")]
+    remove: bool,
+}
+
+pub fn run(config: Config, command: CloudCommand, format: Format) -> Result<(), Problem> {
+    let CloudCommand::Local(args) = command;
+    let orchestrator = args.orchestrator.map_or_else(|| config.cloud.orchestrator.clone(), listen);
+    let settings = config.cloud.local.clone();
+    if args.plan || args.remove {
+        return crate::cli::block_on(once(config, args, format));
+    }
+    Process::run("cloud", &config, OBSERVE_AT, |process| {
+        let config = config.clone();
+        async move {
+            let around = surroundings(&process, &own_store(&config, &format!("cloud-{}", args.name))).await?;
+            let open = async {
+                let controller = RemoteController::new(&orchestrator.host, orchestrator.port)?;
+                let local = Local::open(&args.name, &settings, &around.store, Arc::new(controller)).await?;
+                let guarded = Arc::new(Guarded::new(settings.policy.clone(), local));
+                cloud(&args.name, guarded, &listen(args.listen), &around).await
+            };
+            open.await.map(drop).map_err(|error: tarbet_nets::Error| error.problem())
+        }
+    })
+}
+
+/// Tells or removes, without serving.
+async fn once(config: Config, args: LocalArgs, format: Format) -> Result<(), Problem> {
+    let store = tarbet_store::open(&own_store(&config, &format!("cloud-{}", args.name)), Clock::system())
+        .await
+        .map_err(|error| error.problem())?;
+    let work = async {
+        let at = &config.cloud.orchestrator;
+        let controller = Arc::new(RemoteController::new(&at.host, at.port)?);
+        if args.remove {
+            Local::open_as_is(&args.name, &config.cloud.local, &store, controller).await?.remove().await?;
+            return Ok(vec![format!("Everything of the local cloud {} is removed.", args.name)]);
+        }
+        Local::open_as_is(&args.name, &config.cloud.local, &store, controller).await?.commands().await
+    };
+    let lines = work.await.map_err(|error: tarbet_nets::Error| error.problem())?;
+    format.text(&lines.join("\n"))
+}

@@ -9,6 +9,7 @@
 //! [`machine::status`] for what a pod's state is and [`plan::next`] for what is done about it.
 
 pub mod book;
+mod certificate;
 pub mod config;
 pub mod error;
 mod feed;

@@ -250,11 +250,13 @@ impl NodeConfig {
             say("InterlinkURL", reason);
         }
         let resources = &self.resources;
-        for (key, text) in
-            [("CPU", &resources.cpu), ("Memory", &resources.memory), ("Pods", &resources.pods)]
+        for (key, text) in [("CPU", &resources.cpu), ("Memory", &resources.memory), ("Pods", &resources.pods)]
         {
             if Quantity::parse(text).is_none() {
-                say(&format!("Resources.{key}"), format!("`{text}` is not a quantity, such as 16, 500m or 64Gi"));
+                say(
+                    &format!("Resources.{key}"),
+                    format!("`{text}` is not a quantity, such as 16, 500m or 64Gi"),
+                );
             }
         }
         for label in &self.node_labels {

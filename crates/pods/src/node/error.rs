@@ -66,7 +66,9 @@ impl Coded for NodeError {
         let message = format!("The node cannot run: {self}.");
         let cause = std::error::Error::source(self).map(problem::chain);
         let told = match self {
-            Self::File { reason, .. } => Problem::new(&ground::CONFIG_INVALID, message).because(reason.clone()),
+            Self::File { reason, .. } => {
+                Problem::new(&ground::CONFIG_INVALID, message).because(reason.clone())
+            }
             Self::Variable { .. } | Self::Settings(_) | Self::Tls { .. } => {
                 Problem::new(&ground::CONFIG_INVALID, message)
             }

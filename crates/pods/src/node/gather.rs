@@ -8,7 +8,9 @@ use std::time::Duration;
 use futures::future::{join_all, try_join_all};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount,
+};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
@@ -74,7 +76,8 @@ impl Gather {
     ) -> Result<Gathered, GatherError> {
         let needs = resolve::needs(pod, ways.no_projected);
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-        let changeable = !(needs.config_maps.is_empty() && needs.secrets.is_empty() && needs.tokens.is_empty());
+        let changeable =
+            !(needs.config_maps.is_empty() && needs.secrets.is_empty() && needs.tokens.is_empty());
         let (config_maps, secrets, tokens, claims) = tokio::try_join!(
             self.read::<ConfigMap>(&namespace, needs.config_maps, "the ConfigMap"),
             self.read::<Secret>(&namespace, needs.secrets, "the Secret"),
@@ -110,18 +113,23 @@ impl Gather {
         kind: &str,
     ) -> Result<BTreeMap<String, K>, GatherError>
     where
-        K: kube::Resource<Scope = kube::core::NamespaceResourceScope> + Clone + DeserializeOwned + std::fmt::Debug,
+        K: kube::Resource<Scope = kube::core::NamespaceResourceScope>
+            + Clone
+            + DeserializeOwned
+            + std::fmt::Debug,
         K::DynamicType: Default,
     {
         let api: &Api<K> = &Api::namespaced(self.client.clone(), namespace);
         let reads = names.into_iter().map(|name| async move {
-            let found = api.get_opt(&name).await.map_err(|error| failed(format!("{kind} `{name}`"), &error))?;
+            let found =
+                api.get_opt(&name).await.map_err(|error| failed(format!("{kind} `{name}`"), &error))?;
             Ok(found.map(|mut object| {
                 object.meta_mut().managed_fields = None;
                 (name, object)
             }))
         });
-        let found: Result<Vec<Option<(String, K)>>, GatherError> = join_all(reads).await.into_iter().collect();
+        let found: Result<Vec<Option<(String, K)>>, GatherError> =
+            join_all(reads).await.into_iter().collect();
         Ok(found?.into_iter().flatten().collect())
     }
 
@@ -160,12 +168,18 @@ impl Gather {
         let status = match made {
             Ok(made) => made.status,
             // One that still works is better than none while the cluster is away.
-            Err(error) => match held.filter(|token| now < token.ends && class(&error) == Class::Unavailable) {
-                Some(token) => return Ok(token),
-                None => return Err(failed(format!("a token of the service account `{account}`"), &error)),
-            },
+            Err(error) => {
+                match held.filter(|token| now < token.ends && class(&error) == Class::Unavailable) {
+                    Some(token) => return Ok(token),
+                    None => {
+                        return Err(failed(format!("a token of the service account `{account}`"), &error));
+                    }
+                }
+            }
         };
-        let Some(status) = status else { return Err(GatherError::Away("a token came without content".into())) };
+        let Some(status) = status else {
+            return Err(GatherError::Away("a token came without content".into()));
+        };
         let ends = status.expiration_timestamp.0;
         let life = ends.duration_since(now).max(SignedDuration::ZERO);
         // At four fifths of its life, and within a day.
@@ -184,7 +198,10 @@ impl Gather {
             return Ok(None);
         };
         let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
-        let found = volumes.get_opt(&volume).await.map_err(|error| failed(format!("the volume `{volume}`"), &error))?;
+        let found = volumes
+            .get_opt(&volume)
+            .await
+            .map_err(|error| failed(format!("the volume `{volume}`"), &error))?;
         let Some(spec) = found.and_then(|volume| volume.spec) else { return Ok(None) };
         Ok(spec.host_path.map(|path| path.path).or_else(|| spec.local.map(|local| local.path)))
     }

@@ -29,7 +29,7 @@ const FAILURES: u32 = 2;
 /// A status that has not changed is written again after this time.
 const REPEAT: Duration = Duration::from_mins(5);
 /// How long interLink may be away before pods are held against eviction.
-const HOLD: Duration = Duration::from_secs(30);
+const HOLD: Duration = Duration::from_secs(20);
 
 pub(super) struct Heart {
     node: Arc<Node>,
@@ -186,9 +186,11 @@ impl Heart {
                 .as_ref()
                 .unwrap_or(&none)
                 .iter()
-                .map(|(key, quantity): (&String, &k8s_openapi::apimachinery::pkg::api::resource::Quantity)| {
-                    (key.clone(), quantity.0.clone())
-                })
+                .map(
+                    |(key, quantity): (&String, &k8s_openapi::apimachinery::pkg::api::resource::Quantity)| {
+                        (key.clone(), quantity.0.clone())
+                    },
+                )
                 .collect();
             map
         };
@@ -217,8 +219,10 @@ impl Heart {
         let none = std::collections::BTreeMap::new();
         let notes = now.metadata.annotations.as_ref().unwrap_or(&none);
         let wanted = object::taints(config, reply);
-        let ours_before: BTreeSet<String> =
-            notes.get(OUR_TAINTS).map(|keys| keys.split(',').map(str::to_owned).collect()).unwrap_or_default();
+        let ours_before: BTreeSet<String> = notes
+            .get(OUR_TAINTS)
+            .map(|keys| keys.split(',').map(str::to_owned).collect())
+            .unwrap_or_default();
         let before = now.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
         let taints = object::merge_taints(&before, &ours_before, &wanted);
         let ours: Vec<&str> = wanted.iter().map(|taint| taint.key.as_str()).collect();
@@ -234,8 +238,8 @@ impl Heart {
         let key = |taint: &k8s_openapi::api::core::v1::Taint| {
             (taint.key.clone(), taint.value.clone().unwrap_or_default(), taint.effect.clone())
         };
-        let same_taints =
-            taints.iter().map(key).collect::<BTreeSet<_>>() == before.iter().map(key).collect::<BTreeSet<_>>();
+        let same_taints = taints.iter().map(key).collect::<BTreeSet<_>>()
+            == before.iter().map(key).collect::<BTreeSet<_>>();
         if same_labels && same_notes && same_taints {
             return Ok(());
         }

@@ -179,8 +179,9 @@ impl Interlink {
         }
         if let Some(file) = &self.token_file {
             // Read each time: somebody else keeps it fresh. It is small and on a memory disk.
-            let token = std::fs::read_to_string(file.as_path())
-                .map_err(|error| away(format!("the token file {} cannot be read: {error}", file.display())))?;
+            let token = std::fs::read_to_string(file.as_path()).map_err(|error| {
+                away(format!("the token file {} cannot be read: {error}", file.display()))
+            })?;
             request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.trim()));
         }
         request.body(Full::new(body.unwrap_or_default())).map_err(|error| away(error.to_string()))
@@ -215,8 +216,13 @@ impl Interlink {
             let response = self.send(path, request, patience).await?;
             let (head, body) = response.into_parts();
             let body = Limited::new(body, MAX_ANSWER).collect().await;
-            let body = body.map_err(|error| InterlinkError::Away { path, reason: error.to_string() })?.to_bytes();
-            if head.status.is_success() { Ok((head.headers, body)) } else { Err(refusal(path, head.status, &body)) }
+            let body =
+                body.map_err(|error| InterlinkError::Away { path, reason: error.to_string() })?.to_bytes();
+            if head.status.is_success() {
+                Ok((head.headers, body))
+            } else {
+                Err(refusal(path, head.status, &body))
+            }
         };
         tokio::time::timeout(patience * 2, whole).await.unwrap_or_else(|_| {
             Err(InterlinkError::Away { path, reason: "the answer did not come to its end".into() })
@@ -226,6 +232,7 @@ impl Interlink {
 
 fn refusal(path: &'static str, status: StatusCode, body: &[u8]) -> InterlinkError {
     let text = String::from_utf8_lossy(body);
-    let end = (0..=text.len().min(MAX_WORDS)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or_default();
+    let end =
+        (0..=text.len().min(MAX_WORDS)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or_default();
     InterlinkError::Answer { path, status, words: text[..end].trim().to_owned() }
 }

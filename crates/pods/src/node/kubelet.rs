@@ -13,6 +13,7 @@ mod upgrade;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use axum::Router;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
@@ -61,11 +62,20 @@ impl Kubelet {
         let guarded = Router::new()
             .route("/containerLogs/{namespace}/{pod}/{container}", get(logs::logs))
             .route("/exec/{namespace}/{pod}/{container}", command())
-            .route("/exec/{namespace}/{pod}/{uid}/{container}", get(command::exec_uid).post(command::exec_uid))
+            .route(
+                "/exec/{namespace}/{pod}/{uid}/{container}",
+                get(command::exec_uid).post(command::exec_uid),
+            )
             .route("/attach/{namespace}/{pod}/{container}", attach())
-            .route("/attach/{namespace}/{pod}/{uid}/{container}", get(command::attach_uid).post(command::attach_uid))
+            .route(
+                "/attach/{namespace}/{pod}/{uid}/{container}",
+                get(command::attach_uid).post(command::attach_uid),
+            )
             .route("/portForward/{namespace}/{pod}", forward())
-            .route("/portForward/{namespace}/{pod}/{uid}", get(forward::forward_uid).post(forward::forward_uid))
+            .route(
+                "/portForward/{namespace}/{pod}/{uid}",
+                get(forward::forward_uid).post(forward::forward_uid),
+            )
             .route("/run/{namespace}/{pod}/{container}", post(command::run))
             .route("/pods", get(report::pods))
             .route("/runningpods/", get(report::pods))
@@ -77,7 +87,7 @@ impl Kubelet {
     }
 
     /// Serves until told to stop, then lets what runs go on for as long as the process does.
-    pub(super) async fn serve(self: Arc<Self>, listener: TcpListener, tls: Acceptor) {
+    pub(super) async fn serve(self: Arc<Self>, listener: TcpListener, tls: Arc<ArcSwap<Acceptor>>) {
         let (router, room) = (self.router(), Arc::new(Semaphore::new(CONNECTIONS)));
         loop {
             let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
@@ -87,7 +97,7 @@ impl Kubelet {
             };
             match accepted {
                 Ok((stream, address)) => {
-                    let (router, tls, stop) = (router.clone(), tls.clone(), self.stop.clone());
+                    let (router, tls, stop) = (router.clone(), tls.load_full(), self.stop.clone());
                     self.streams.spawn(async move {
                         if let Err(reason) = connection(stream, tls, router, stop).await {
                             tracing::debug!(%address, reason, "A kubelet connection ended early.");
@@ -109,12 +119,20 @@ impl Kubelet {
     fn pod(&self, namespace: &str, name: &str) -> Result<Entry, Refusal> {
         let key = (namespace.to_owned(), name.to_owned());
         self.node.book.find(&key).ok_or_else(|| {
-            Refusal::new(StatusCode::NOT_FOUND, format!("pod \"{name}\" is not on this node (namespace \"{namespace}\")"))
+            Refusal::new(
+                StatusCode::NOT_FOUND,
+                format!("pod \"{name}\" is not on this node (namespace \"{namespace}\")"),
+            )
         })
     }
 }
 
-async fn connection(stream: TcpStream, tls: Acceptor, router: Router, stop: CancellationToken) -> Result<(), String> {
+async fn connection(
+    stream: TcpStream,
+    tls: Arc<Acceptor>,
+    router: Router,
+    stop: CancellationToken,
+) -> Result<(), String> {
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
     let stream = tls.accept(stream).await.map_err(|error| error.to_string())?;
     let caller = Caller(stream.peer().cloned());
@@ -125,7 +143,8 @@ async fn connection(stream: TcpStream, tls: Acceptor, router: Router, stop: Canc
     // HTTP/1.1 only: SPDY comes by its upgrade.
     let mut server = hyper::server::conn::http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(HEADERS);
-    let serving = server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)).with_upgrades();
+    let serving =
+        server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)).with_upgrades();
     tokio::pin!(serving);
     tokio::select! {
         served = &mut serving => served.map_err(|error| error.to_string()),

@@ -52,9 +52,9 @@ async fn renew(client: &Client, name: &str) -> kube::Result<()> {
     }
     // It goes with the node.
     let node = Api::<KubeNode>::all(client.clone()).get_opt(name).await?;
-    let owner = node.and_then(|node| node.metadata.uid).map(|uid| {
-        json!([{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}])
-    });
+    let owner = node
+        .and_then(|node| node.metadata.uid)
+        .map(|uid| json!([{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]));
     let lease = json!({
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",

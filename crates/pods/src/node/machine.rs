@@ -69,9 +69,14 @@ pub fn status(pod: &Pod, report: Report<'_>, host_ip: &str, now: Timestamp) -> P
     let init: Vec<ContainerStatus> = init_specs
         .iter()
         .map(|container| {
-            let view = View { container, old: find(&old_init, container), told: find(init_told, container), spec };
+            let view =
+                View { container, old: find(&old_init, container), told: find(init_told, container), spec };
             // Some tell nothing of what came before the containers that run.
-            view.status(report, now, if begun && init_told.is_empty() { Unsaid::Done } else { Unsaid::Initializing })
+            view.status(
+                report,
+                now,
+                if begun && init_told.is_empty() { Unsaid::Done } else { Unsaid::Initializing },
+            )
         })
         .collect();
     let initialized = init_specs.iter().zip(&init).all(|(container, status)| passed(container, status));
@@ -80,7 +85,8 @@ pub fn status(pod: &Pod, report: Report<'_>, host_ip: &str, now: Timestamp) -> P
         .containers
         .iter()
         .map(|container| {
-            let view = View { container, old: find(&old_main, container), told: find(main_told, container), spec };
+            let view =
+                View { container, old: find(&old_main, container), told: find(main_told, container), spec };
             view.status(report, now, unsaid)
         })
         .collect();
@@ -216,7 +222,9 @@ impl View<'_> {
 
     /// Whether a state says something, and nothing that cannot be.
     fn believable(&self, told: &ContainerStatus) -> bool {
-        let Some(state) = state(told).filter(|state| **state != ContainerState::default()) else { return false };
+        let Some(state) = state(told).filter(|state| **state != ContainerState::default()) else {
+            return false;
+        };
         let Some(old) = self.old else { return true };
         if state.waiting.is_some() && running(old) && told.container_id == old.container_id {
             // A container between two runs says so by its counter or its last end.
@@ -236,7 +244,8 @@ impl View<'_> {
         }
         if status.image_id.is_empty() {
             // Whoever records where results come from needs something here.
-            status.image_id = old.map(|old| old.image_id.clone()).filter(|id| !id.is_empty()).unwrap_or(image);
+            status.image_id =
+                old.map(|old| old.image_id.clone()).filter(|id| !id.is_empty()).unwrap_or(image);
         }
         status.container_id = status.container_id.or_else(|| old.and_then(|old| old.container_id.clone()));
         status.restart_count = status.restart_count.max(old.map_or(0, |old| old.restart_count));
@@ -288,7 +297,8 @@ fn end(status: &mut ContainerStatus, reason: &str, message: &str, code: i32, now
     if terminated(status).is_some() {
         return;
     }
-    let began = state(status).and_then(|state| state.running.as_ref()).and_then(|running| running.started_at.clone());
+    let began =
+        state(status).and_then(|state| state.running.as_ref()).and_then(|running| running.started_at.clone());
     status.state = Some(ContainerState {
         terminated: Some(ContainerStateTerminated {
             exit_code: code,
@@ -369,7 +379,12 @@ fn set_conditions(
     };
     let shut: Vec<String> = gates
         .filter(|gate| !open(conditions, &gate.condition_type))
-        .map(|gate| format!("corresponding condition of pod readiness gate \"{}\" is not \"True\".", gate.condition_type))
+        .map(|gate| {
+            format!(
+                "corresponding condition of pod readiness gate \"{}\" is not \"True\".",
+                gate.condition_type
+            )
+        })
         .collect();
     let pending = names(init, &|status| terminated(status).is_none_or(|end| end.exit_code != 0));
     let begun = init.iter().chain(main).any(started);
@@ -381,7 +396,12 @@ fn set_conditions(
     if initialized {
         set("Initialized", true, if phase == "Succeeded" { "PodCompleted" } else { "" }, "");
     } else {
-        set("Initialized", false, "ContainersNotInitialized", &format!("containers with incomplete status: [{pending}]"));
+        set(
+            "Initialized",
+            false,
+            "ContainersNotInitialized",
+            &format!("containers with incomplete status: [{pending}]"),
+        );
     }
     set("ContainersReady", ready, because.0, &because.1);
     if ready && !shut.is_empty() {

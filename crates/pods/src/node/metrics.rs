@@ -25,11 +25,19 @@ impl NodeMetrics {
     pub(super) fn new(metrics: &Metrics) -> Self {
         Self {
             pods: metrics.register("node_pods", "Pods bound to the node", Gauge::default()),
-            up: metrics.register("node_interlink_up", "Whether interLink answered the last ping", Gauge::default()),
+            up: metrics.register(
+                "node_interlink_up",
+                "Whether interLink answered the last ping",
+                Gauge::default(),
+            ),
             creates: metrics.register("node_creates", "Pods sent to interLink", Family::default()),
             deletes: metrics.register("node_deletes", "Pods removed from interLink", Family::default()),
             updates: metrics.register("node_updates", "Changed pods told to interLink", Family::default()),
-            statuses: metrics.register("node_status_writes", "Statuses written to the cluster", Family::default()),
+            statuses: metrics.register(
+                "node_status_writes",
+                "Statuses written to the cluster",
+                Family::default(),
+            ),
         }
     }
 }

@@ -89,7 +89,8 @@ pub fn taints(config: &NodeConfig, ping: Option<&PingReply>) -> Vec<Taint> {
 /// The taints as they should be: ours as wanted, those of others as they are.
 pub fn merge_taints(now: &[Taint], ours_before: &BTreeSet<String>, wanted: &[Taint]) -> Vec<Taint> {
     let ours = |taint: &&Taint| {
-        ours_before.contains(&taint.key) || wanted.iter().any(|w| w.key == taint.key && w.effect == taint.effect)
+        ours_before.contains(&taint.key)
+            || wanted.iter().any(|w| w.key == taint.key && w.effect == taint.effect)
     };
     let foreign = now.iter().filter(|taint| !ours(taint));
     wanted.iter().chain(foreign).cloned().collect()
@@ -141,12 +142,24 @@ pub fn conditions(old: &[NodeCondition], link: &Link, now: Timestamp) -> Vec<Nod
     let (ready, ready_reason, ready_text) = match link {
         Link::Untried => (false, "KubeletPending", "kubelet is pending.".to_owned()),
         Link::Up(_) => (true, "KubeletReady", "kubelet is ready.".to_owned()),
-        Link::Down(reason) => (false, "InterlinkPingFailed", format!("interLink does not answer: {}", clip(reason))),
+        Link::Down(reason) => {
+            (false, "InterlinkPingFailed", format!("interLink does not answer: {}", clip(reason)))
+        }
     };
     let mut conditions = vec![
         make("Ready", ready, ready_reason, ready_text),
-        make("OutOfDisk", false, "KubeletHasSufficientDisk", "kubelet has sufficient disk space available".into()),
-        make("MemoryPressure", false, "KubeletHasSufficientMemory", "kubelet has sufficient memory available".into()),
+        make(
+            "OutOfDisk",
+            false,
+            "KubeletHasSufficientDisk",
+            "kubelet has sufficient disk space available".into(),
+        ),
+        make(
+            "MemoryPressure",
+            false,
+            "KubeletHasSufficientMemory",
+            "kubelet has sufficient memory available".into(),
+        ),
         make("DiskPressure", false, "KubeletHasNoDiskPressure", "kubelet has no disk pressure".into()),
         make("PIDPressure", false, "KubeletHasSufficientPID", "kubelet has sufficient PID available".into()),
         make("NetworkUnavailable", !ready, "RouteCreated", "RouteController created a route".into()),
@@ -174,7 +187,12 @@ fn clip(text: &str) -> String {
 /// Whether two lists of conditions say the same, whenever they were said.
 pub fn same(a: &[NodeCondition], b: &[NodeCondition]) -> bool {
     let key = |condition: &NodeCondition| {
-        (condition.type_.clone(), condition.status.clone(), condition.reason.clone(), condition.message.clone())
+        (
+            condition.type_.clone(),
+            condition.status.clone(),
+            condition.reason.clone(),
+            condition.message.clone(),
+        )
     };
     let (a, b): (BTreeSet<_>, BTreeSet<_>) = (a.iter().map(key).collect(), b.iter().map(key).collect());
     a.is_subset(&b)
@@ -286,7 +304,10 @@ mod tests {
         assert!(!same(&first, &up) && same(&up, &up));
         let later = conditions(&up, &Link::Up("fine".into()), at(9));
         let ready = find(&later, "Ready").unwrap();
-        assert_eq!((ready.last_transition_time, ready.last_heartbeat_time), (Some(Time(at(2))), Some(Time(at(9)))));
+        assert_eq!(
+            (ready.last_transition_time, ready.last_heartbeat_time),
+            (Some(Time(at(2))), Some(Time(at(9))))
+        );
         let down = conditions(&later, &Link::Down("refused".into()), at(10));
         assert_eq!(find(&down, "InterlinkConnectivity").unwrap().message.as_deref(), Some("refused"));
         assert_eq!(find(&down, "Ready").unwrap().status, "False");

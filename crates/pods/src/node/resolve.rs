@@ -117,12 +117,21 @@ pub fn needs(pod: &Pod, no_projected: bool) -> Needs {
 
 /// The pod as it travels.
 pub fn assemble(pod: &Pod, contents: &Contents, ways: Ways<'_>) -> Result<PodCreate, Unresolved> {
-    let mut create = PodCreate { pod: pod.clone(), job_script_url: ways.job_script_url.to_owned(), ..Default::default() };
+    let mut create =
+        PodCreate { pod: pod.clone(), job_script_url: ways.job_script_url.to_owned(), ..Default::default() };
     create.pod.metadata.managed_fields = None;
     let Some(spec) = &mut create.pod.spec else { return Ok(create) };
     let mut volumes = spec.volumes.take().unwrap_or_default();
     for volume in &mut volumes {
-        carry(volume, pod, contents, ways, &mut create.config_maps, &mut create.secrets, &mut create.projected)?;
+        carry(
+            volume,
+            pod,
+            contents,
+            ways,
+            &mut create.config_maps,
+            &mut create.secrets,
+            &mut create.projected,
+        )?;
     }
     spec.volumes = (!volumes.is_empty()).then_some(volumes);
     for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
@@ -172,7 +181,8 @@ fn carry(
             downward_api: Some(DownwardAPIProjection { items: downward.items }),
             ..Default::default()
         };
-        let source = ProjectedVolumeSource { sources: Some(vec![source]), default_mode: downward.default_mode };
+        let source =
+            ProjectedVolumeSource { sources: Some(vec![source]), default_mode: downward.default_mode };
         projected.push(project(&volume.name, &source, pod, contents, ways)?);
         volume.projected = Some(source);
     } else if let Some(source) = &volume.projected {
@@ -185,7 +195,8 @@ type Entries = BTreeMap<String, Vec<u8>>;
 
 fn entries_of_map(map: &ConfigMap) -> Entries {
     let text = map.data.iter().flatten().map(|(key, text)| (key.clone(), text.clone().into_bytes()));
-    let binary = map.binary_data.iter().flatten().map(|(key, ByteString(bytes))| (key.clone(), bytes.clone()));
+    let binary =
+        map.binary_data.iter().flatten().map(|(key, ByteString(bytes))| (key.clone(), bytes.clone()));
     text.chain(binary).collect()
 }
 
@@ -205,7 +216,9 @@ fn project(
     for source in source.sources.iter().flatten() {
         if let Some(map) = &source.config_map {
             let mut found = contents.config_maps.get(&map.name).map(entries_of_map);
-            if let (Some(entries), Some(authority), "kube-root-ca.crt") = (&mut found, ways.authority, map.name.as_str()) {
+            if let (Some(entries), Some(authority), "kube-root-ca.crt") =
+                (&mut found, ways.authority, map.name.as_str())
+            {
                 entries.insert("ca.crt".into(), authority.as_bytes().to_vec());
             }
             let what = format!("the ConfigMap `{}`", map.name);
@@ -218,7 +231,9 @@ fn project(
         }
         for item in source.downward_api.iter().flat_map(|downward| downward.items.iter().flatten()) {
             let value = match (&item.field_ref, &item.resource_field_ref) {
-                (Some(field), _) => field_value(field, pod).map_err(|error| missing(error.to_string(), false))?,
+                (Some(field), _) => {
+                    field_value(field, pod).map_err(|error| missing(error.to_string(), false))?
+                }
                 (None, Some(resource)) => resource_value(resource, pod, None),
                 (None, None) => String::new(),
             };
@@ -301,8 +316,16 @@ fn fill(container: &mut Container, pod: &Pod, contents: &Contents, ways: Ways<'_
     for source in container.env_from.take().into_iter().flatten() {
         let prefix = source.prefix.as_deref().unwrap_or_default();
         let (found, optional, what) = match (&source.config_map_ref, &source.secret_ref) {
-            (Some(map), _) => (contents.config_maps.get(&map.name).map(entries_of_map), map.optional, format!("the ConfigMap `{}`", map.name)),
-            (_, Some(secret)) => (contents.secrets.get(&secret.name).map(entries_of_secret), secret.optional, format!("the Secret `{}`", secret.name)),
+            (Some(map), _) => (
+                contents.config_maps.get(&map.name).map(entries_of_map),
+                map.optional,
+                format!("the ConfigMap `{}`", map.name),
+            ),
+            (_, Some(secret)) => (
+                contents.secrets.get(&secret.name).map(entries_of_secret),
+                secret.optional,
+                format!("the Secret `{}`", secret.name),
+            ),
             (None, None) => continue,
         };
         let Some(found) = found else {
@@ -336,7 +359,8 @@ fn fill(container: &mut Container, pod: &Pod, contents: &Contents, ways: Ways<'_
             }
         }
     }
-    let plain = variables.into_iter().map(|(name, _, value)| EnvVar { name, value: Some(value), value_from: None });
+    let plain =
+        variables.into_iter().map(|(name, _, value)| EnvVar { name, value: Some(value), value_from: None });
     let plain: Vec<EnvVar> = plain.collect();
     container.env = (!plain.is_empty()).then_some(plain);
     Ok(())
@@ -364,8 +388,18 @@ fn referenced(
         return Ok(Some(resource_value(resource, pod, Some(&container.name))));
     }
     let (found, key, optional, what) = match (&source.config_map_key_ref, &source.secret_key_ref) {
-        (Some(map), _) => (contents.config_maps.get(&map.name).map(entries_of_map), &map.key, map.optional, format!("the ConfigMap `{}`", map.name)),
-        (_, Some(secret)) => (contents.secrets.get(&secret.name).map(entries_of_secret), &secret.key, secret.optional, format!("the Secret `{}`", secret.name)),
+        (Some(map), _) => (
+            contents.config_maps.get(&map.name).map(entries_of_map),
+            &map.key,
+            map.optional,
+            format!("the ConfigMap `{}`", map.name),
+        ),
+        (_, Some(secret)) => (
+            contents.secrets.get(&secret.name).map(entries_of_secret),
+            &secret.key,
+            secret.optional,
+            format!("the Secret `{}`", secret.name),
+        ),
         (None, None) => return Ok(None),
     };
     match found.and_then(|mut found| found.remove(key)) {
@@ -381,7 +415,8 @@ fn referenced(
 pub fn retrieved(create: &PodCreate) -> RetrievedPod {
     let spec = create.pod.spec.as_ref();
     let volumes: Vec<&Volume> = spec.iter().flat_map(|spec| spec.volumes.iter().flatten()).collect();
-    let containers = spec.iter().flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
+    let containers =
+        spec.iter().flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
     let containers = containers.map(|container| {
         let mut data = RetrievedContainer { name: container.name.clone(), ..Default::default() };
         for mount in container.volume_mounts.iter().flatten() {
@@ -390,13 +425,16 @@ pub fn retrieved(create: &PodCreate) -> RetrievedPod {
             let secret = volume.secret.as_ref().and_then(|secret| secret.secret_name.as_ref());
             let add_map = |from: &[ConfigMap], to: &mut Vec<ConfigMap>, name: &String| {
                 let known = to.iter().any(|map| map.metadata.name.as_ref() == Some(name));
-                to.extend(from.iter().filter(|map| !known && map.metadata.name.as_ref() == Some(name)).cloned());
+                to.extend(
+                    from.iter().filter(|map| !known && map.metadata.name.as_ref() == Some(name)).cloned(),
+                );
             };
             if let Some(name) = map {
                 add_map(&create.config_maps, &mut data.config_maps, name);
             } else if let Some(name) = secret {
                 let known = data.secrets.iter().any(|secret| secret.metadata.name.as_ref() == Some(name));
-                let found = create.secrets.iter().filter(|secret| secret.metadata.name.as_ref() == Some(name));
+                let found =
+                    create.secrets.iter().filter(|secret| secret.metadata.name.as_ref() == Some(name));
                 data.secrets.extend(found.filter(|_| !known).cloned());
             } else if volume.projected.is_some() {
                 add_map(&create.projected, &mut data.projected, &volume.name);

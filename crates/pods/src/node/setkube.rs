@@ -30,7 +30,8 @@ pub(super) async fn kubeconfig(config: &NodeConfig, client: &Client) -> Result<O
         ..Default::default()
     };
     let made = api.create_token_request(account, &PostParams::default(), &request).await;
-    let made = made.map_err(|error| format!("no token of the service account `{account}`: {}", describe(&error)))?;
+    let made =
+        made.map_err(|error| format!("no token of the service account `{account}`: {}", describe(&error)))?;
     let token = made.status.map(|status| status.token).unwrap_or_default();
     Ok(Some(render(config, &token).into()))
 }
@@ -69,7 +70,10 @@ mod tests {
         };
         let text = render(&config, "t0ken");
         let kubeconfig: kube::config::Kubeconfig = serde_json::from_str(&text).unwrap();
-        assert_eq!(kubeconfig.clusters[0].cluster.as_ref().unwrap().server.as_deref(), Some("https://10.0.0.1:6443"));
+        assert_eq!(
+            kubeconfig.clusters[0].cluster.as_ref().unwrap().server.as_deref(),
+            Some("https://10.0.0.1:6443")
+        );
         assert!(!text.contains("exec") && !text.contains("-file"));
     }
 }

@@ -3,18 +3,22 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use tarbet_cluster::{Change, Connect, Events, Mirror, Queue, Watch, describe, watch};
 use tarbet_identity::PrivateKey;
-use tarbet_identity::tls::{Acceptor, CaSource, ClientCerts, ClientTls, Connector, Credential, CredentialSource, ServerTls};
+use tarbet_identity::tls::{
+    Acceptor, CaSource, ClientCerts, ClientTls, Connector, Credential, CredentialSource, ServerTls,
+};
 use tarbet_telemetry::{Coded, Health, Metrics, Stage, Supervisor};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
 use super::book::{Book, key};
+use super::certificate;
 use super::config::NodeConfig;
 use super::error::NodeError;
 use super::feed::Feed;
@@ -52,10 +56,12 @@ pub async fn start(config: NodeConfig, parts: Parts) -> Result<SocketAddr, NodeE
         return Err(NodeError::Settings(format!("{key}: {what}")));
     }
     let Parts { client, carrier, metrics, health, supervisor } = parts;
-    let endpoint = Endpoint::new(&config.interlink_url, &config.interlink_port).map_err(NodeError::Settings)?;
+    let endpoint =
+        Endpoint::new(&config.interlink_url, &config.interlink_port).map_err(NodeError::Settings)?;
     let connect = endpoint.connect(carrier, client_tls(&config, &endpoint)?);
     let interlink = Interlink::new(endpoint, connect, config.vk_token_file.clone());
-    let tls = server_tls(&config, &client).await?;
+    let clients = client_certificates(&config, &client).await;
+    let tls = server_tls(&config, &clients)?;
     let address = config.kubelet_listen;
     let failed = |source| NodeError::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
@@ -92,7 +98,9 @@ pub async fn start(config: NodeConfig, parts: Parts) -> Result<SocketAddr, NodeE
         lease::keep(client, name, stop).await;
         Ok(())
     });
-    spawn_kubelet(&node, &supervisor, metrics, listener, tls);
+    let shown = Arc::new(ArcSwap::from_pointee(tls.clone()));
+    spawn_certificate(&node, &supervisor, tls, clients, Arc::clone(&shown));
+    spawn_kubelet(&node, &supervisor, metrics, listener, shown);
     Ok(address)
 }
 
@@ -130,21 +138,35 @@ fn spawn_feed(node: &Arc<Node>, supervisor: &Supervisor) {
     });
 }
 
+/// Follows the files of the kubelet's certificate, or has the cluster sign one.
+fn spawn_certificate(
+    node: &Arc<Node>,
+    supervisor: &Supervisor,
+    tls: Acceptor,
+    clients: ClientCerts,
+    shown: Arc<ArcSwap<Acceptor>>,
+) {
+    let (config, client) = (node.config.clone(), node.client.clone());
+    supervisor.spawn(Stage::Upkeep, "kubelet certificate", move |stop| async move {
+        if config.kubelet_cert_file.is_none() && !config.disable_csr {
+            certificate::keep(client, config, clients, shown, stop).await;
+            return Ok(());
+        }
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = tls.follow(tokio::time::interval(LOOK), Timestamp::now) => {}
+        }
+        Ok(())
+    });
+}
+
 fn spawn_kubelet(
     node: &Arc<Node>,
     supervisor: &Supervisor,
     metrics: Metrics,
     listener: TcpListener,
-    tls: Acceptor,
+    tls: Arc<ArcSwap<Acceptor>>,
 ) {
-    let follow = tls.clone();
-    supervisor.spawn(Stage::Upkeep, "kubelet certificate", move |stop| async move {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = follow.follow(tokio::time::interval(LOOK), Timestamp::now) => {}
-        }
-        Ok(())
-    });
     let node = Arc::clone(node);
     supervisor.spawn(Stage::Intake, "kubelet listener", move |stop| async move {
         Kubelet::new(node, metrics, stop).serve(listener, tls).await;
@@ -171,29 +193,35 @@ fn client_tls(config: &NodeConfig, endpoint: &Endpoint) -> Result<Option<Connect
         tracing::warn!("Any certificate of interLink is taken, since HTTP.Insecure is set.");
         tls = tls.dangerously_skip_verification();
     }
-    if let (true, Some(certificate), Some(key)) = (config.tls.enabled, &config.tls.cert_file, &config.tls.key_file) {
+    if let (true, Some(certificate), Some(key)) =
+        (config.tls.enabled, &config.tls.cert_file, &config.tls.key_file)
+    {
         tls = tls.credential(CredentialSource::Files { certificate: certificate.clone(), key: key.clone() });
     }
     let tls = tls.alpn(["http/1.1"]).build(Timestamp::now());
     tls.map(Some).map_err(unusable("interLink"))
 }
 
-async fn server_tls(config: &NodeConfig, client: &Client) -> Result<Acceptor, NodeError> {
-    let credential = if let (Some(certificate), Some(key)) = (&config.kubelet_cert_file, &config.kubelet_key_file) {
-        CredentialSource::Files { certificate: certificate.clone(), key: key.clone() }
-    } else {
-        let key = PrivateKey::generate().map_err(unusable("the kubelet API"))?;
-        CredentialSource::Fixed(Credential::self_signed(&key).map_err(unusable("the kubelet API"))?)
-    };
-    let clients = match &config.kubelet_client_ca_file {
+fn server_tls(config: &NodeConfig, clients: &ClientCerts) -> Result<Acceptor, NodeError> {
+    let credential =
+        if let (Some(certificate), Some(key)) = (&config.kubelet_cert_file, &config.kubelet_key_file) {
+            CredentialSource::Files { certificate: certificate.clone(), key: key.clone() }
+        } else {
+            let key = PrivateKey::generate().map_err(unusable("the kubelet API"))?;
+            CredentialSource::Fixed(Credential::self_signed(&key).map_err(unusable("the kubelet API"))?)
+        };
+    let tls = ServerTls::new(credential).clients(clients.clone()).alpn(["http/1.1"]);
+    tls.build(Timestamp::now()).map_err(unusable("the kubelet API"))
+}
+
+async fn client_certificates(config: &NodeConfig, client: &Client) -> ClientCerts {
+    match &config.kubelet_client_ca_file {
         Some(path) => ClientCerts::Optional(CaSource::File(path.clone())),
         None => match cluster_authority(client).await {
             Some(pem) => ClientCerts::Optional(CaSource::Pem(pem)),
             None => ClientCerts::NotAsked,
         },
-    };
-    let tls = ServerTls::new(credential).clients(clients).alpn(["http/1.1"]);
-    tls.build(Timestamp::now()).map_err(unusable("the kubelet API"))
+    }
 }
 
 /// Whose client certificates the cluster itself accepts.
@@ -202,7 +230,10 @@ async fn cluster_authority(client: &Client) -> Option<String> {
     match maps.get_opt("extension-apiserver-authentication").await {
         Ok(map) => map.and_then(|map| map.data).and_then(|mut data| data.remove("client-ca-file")),
         Err(error) => {
-            tracing::warn!(cause = describe(&error), "The cluster's authority for clients cannot be read; only tokens are accepted.");
+            tracing::warn!(
+                cause = describe(&error),
+                "The cluster's authority for clients cannot be read; only tokens are accepted."
+            );
             None
         }
     }

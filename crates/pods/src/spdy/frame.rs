@@ -155,7 +155,8 @@ impl Decoder {
 
     fn control(&mut self, kind: u16, flags: u8, mut body: Bytes) -> Result<Option<Frame>, BadFrame> {
         let length = body.len();
-        let need = |bytes: usize| if length < bytes { Err(BadFrame::Length { kind, length }) } else { Ok(()) };
+        let need =
+            |bytes: usize| if length < bytes { Err(BadFrame::Length { kind, length }) } else { Ok(()) };
         let fin = flags & FIN != 0;
         let id = |body: &mut Bytes| body.get_u32() & 0x7fff_ffff;
         let frame = match kind {
@@ -270,18 +271,26 @@ mod tests {
         let headers = || proptest::collection::vec(("[a-z]{1,10}", "[ -~]{0,40}"), 0..4);
         let id = || 0u32..=0x7fff_ffff;
         prop_oneof![
-            (id(), any::<bool>(), headers())
-                .prop_map(|(stream, fin, headers)| Frame::SynStream { stream, fin, headers }),
-            (id(), any::<bool>(), headers())
-                .prop_map(|(stream, fin, headers)| Frame::SynReply { stream, fin, headers }),
-            (id(), any::<bool>(), headers())
-                .prop_map(|(stream, fin, headers)| Frame::Headers { stream, fin, headers }),
+            (id(), any::<bool>(), headers()).prop_map(|(stream, fin, headers)| Frame::SynStream {
+                stream,
+                fin,
+                headers
+            }),
+            (id(), any::<bool>(), headers()).prop_map(|(stream, fin, headers)| Frame::SynReply {
+                stream,
+                fin,
+                headers
+            }),
+            (id(), any::<bool>(), headers()).prop_map(|(stream, fin, headers)| Frame::Headers {
+                stream,
+                fin,
+                headers
+            }),
             (id(), any::<u32>()).prop_map(|(stream, status)| Frame::RstStream { stream, status }),
             any::<u32>().prop_map(Frame::Ping),
             (id(), any::<u32>()).prop_map(|(last, status)| Frame::GoAway { last, status }),
-            (id(), any::<bool>(), proptest::collection::vec(any::<u8>(), 0..300)).prop_map(
-                |(stream, fin, content)| Frame::Data { stream, fin, content: content.into() }
-            ),
+            (id(), any::<bool>(), proptest::collection::vec(any::<u8>(), 0..300))
+                .prop_map(|(stream, fin, content)| Frame::Data { stream, fin, content: content.into() }),
         ]
     }
 
@@ -335,7 +344,8 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_passed_over_and_what_is_too_long_refused() {
-        let mut wire = BytesMut::from(&[0x80, 3, 0, 77, 0, 0, 0, 2, 1, 2, 0x80, 3, 0, 6, 0, 0, 0, 4, 0, 0, 0, 9][..]);
+        let mut wire =
+            BytesMut::from(&[0x80, 3, 0, 77, 0, 0, 0, 2, 1, 2, 0x80, 3, 0, 6, 0, 0, 0, 4, 0, 0, 0, 9][..]);
         assert_eq!(Decoder::default().read(&mut wire), Ok(Some(Frame::Ping(9))));
         let mut wire = BytesMut::from(&[0x80, 3, 0, 1, 0, 0xff, 0, 0][..]);
         assert!(matches!(Decoder::default().read(&mut wire), Err(BadFrame::Length { .. })));

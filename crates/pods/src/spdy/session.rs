@@ -186,7 +186,13 @@ async fn read(
     }
 }
 
-async fn take(frame: Frame, open: &Open, new: &mpsc::Sender<Stream>, out: &mpsc::Sender<Out>, latest: &mut u32) {
+async fn take(
+    frame: Frame,
+    open: &Open,
+    new: &mpsc::Sender<Stream>,
+    out: &mpsc::Sender<Out>,
+    latest: &mut u32,
+) {
     let say = |frame: Frame| async { out.send(Out::Frame(frame)).await.is_ok() };
     match frame {
         Frame::SynStream { stream, fin, headers } => {
@@ -235,10 +241,7 @@ async fn take(frame: Frame, open: &Open, new: &mpsc::Sender<Stream>, out: &mpsc:
     }
 }
 
-async fn write(
-    mut to: impl AsyncWrite + Unpin,
-    mut orders: mpsc::Receiver<Out>,
-) -> Result<(), SessionError> {
+async fn write(mut to: impl AsyncWrite + Unpin, mut orders: mpsc::Receiver<Out>) -> Result<(), SessionError> {
     let (mut encoder, mut buffer) = (Encoder::default(), BytesMut::with_capacity(PIECE));
     let mut closing = false;
     while !closing {
@@ -269,7 +272,11 @@ async fn write(
 mod tests {
     use super::*;
 
-    async fn expect(io: &mut (impl AsyncRead + Unpin), decoder: &mut Decoder, buffer: &mut BytesMut) -> Frame {
+    async fn expect(
+        io: &mut (impl AsyncRead + Unpin),
+        decoder: &mut Decoder,
+        buffer: &mut BytesMut,
+    ) -> Frame {
         loop {
             if let Some(frame) = decoder.read(buffer).unwrap() {
                 return frame;
@@ -299,7 +306,9 @@ mod tests {
             let headers = vec![("streamtype".to_owned(), "data".to_owned())];
             encoder.write(&Frame::SynStream { stream: 1, fin: false, headers }, &mut wire).unwrap();
             encoder.write(&Frame::Ping(7), &mut wire).unwrap();
-            encoder.write(&Frame::SynStream { stream: 1, fin: true, headers: Vec::new() }, &mut wire).unwrap();
+            encoder
+                .write(&Frame::SynStream { stream: 1, fin: true, headers: Vec::new() }, &mut wire)
+                .unwrap();
             let content = Bytes::from(vec![7; 3000]);
             encoder.write(&Frame::Data { stream: 1, fin: true, content }, &mut wire).unwrap();
             far.write_all(&wire).await.unwrap();

@@ -37,6 +37,7 @@ pub(crate) struct Bed {
     running: Option<(Supervisor, JoinHandle<()>)>,
     kubelet: SocketAddr,
     kubeconfig: PathBuf,
+    own_certificate: bool,
     root: tempfile::TempDir,
 }
 
@@ -74,7 +75,10 @@ impl Bed {
         let node = format!("virtual-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let namespace = plane.unique_namespace("node").await?;
         let (root, docker_stop) = (tempfile::tempdir()?, CancellationToken::new());
-        let docker = Docker::open(docker_config(daemon().await.url(), &root.path().join("pods")), docker_stop.clone())?;
+        let docker = Docker::open(
+            docker_config(daemon().await.url(), &root.path().join("pods")),
+            docker_stop.clone(),
+        )?;
         let endpoint_stop = CancellationToken::new();
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let endpoint = endpoint(Arc::clone(&docker) as _, root.path(), any, endpoint_stop.clone()).await?;
@@ -89,6 +93,7 @@ impl Bed {
             running: None,
             kubelet: any,
             kubeconfig,
+            own_certificate: true,
             root,
         };
         bed.start_node().await?;
@@ -102,8 +107,8 @@ impl Bed {
             node_name: self.node.clone(),
             interlink_url: format!("http://{}", self.endpoint),
             kubelet_listen: self.kubelet,
-            kubelet_cert_file: Some(files.certificate),
-            kubelet_key_file: Some(files.key),
+            kubelet_cert_file: self.own_certificate.then_some(files.certificate),
+            kubelet_key_file: self.own_certificate.then_some(files.key),
             ..Default::default()
         };
         let supervisor = Supervisor::default();
@@ -117,10 +122,8 @@ impl Bed {
         self.kubelet = start(config, parts).await?;
         let run = supervisor.clone();
         let task = tokio::spawn(async move {
-            let ended = run.run(Duration::from_secs(30), std::future::pending::<()>).await;
-            if let Err(problem) = ended {
-                eprintln!("the node ended: {problem}");
-            }
+            // How it ends is seen by what becomes of its pods.
+            let _ = run.run(Duration::from_secs(30), std::future::pending::<()>).await;
         });
         self.running = Some((supervisor, task));
         Ok(())
@@ -177,9 +180,6 @@ impl Bed {
             let seen = pod["status"]["phase"].as_str().unwrap_or_default().to_owned();
             if seen == phase {
                 return Ok(pod);
-            }
-            if matches!(seen.as_str(), "Failed" | "Succeeded") {
-                eprintln!("{name}: {}", pod["status"]);
             }
             bail!("{}", pod["status"])
         })
@@ -276,19 +276,26 @@ async fn the_node_is_registered_as_interlinks_are() -> Result<()> {
     let bed = Bed::new().await?;
     let node = eventually(PATIENCE, "the node to be ready", || async {
         let node = bed.kubectl().json(&["get", "node", &bed.node]).await?;
-        let ready = node["status"]["conditions"].as_array().into_iter().flatten().any(|condition| {
-            condition["type"] == "Ready" && condition["status"] == "True"
-        });
+        let ready = node["status"]["conditions"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
         if ready { Ok(node) } else { bail!("{}", node["status"]) }
     })
     .await?;
     ensure!(node["metadata"]["labels"]["virtual-node.interlink/type"] == "virtual-kubelet");
     let taints = node["spec"]["taints"].as_array().unwrap();
     ensure!(taints.iter().any(|taint| taint["key"] == "virtual-node.interlink/no-schedule"), "{taints:?}");
-    ensure!(node["status"]["allocatable"]["cpu"] == "100" && node["status"]["addresses"][0]["address"] == "127.0.0.1");
+    ensure!(
+        node["status"]["allocatable"]["cpu"] == "100"
+            && node["status"]["addresses"][0]["address"] == "127.0.0.1"
+    );
     ensure!(node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] == bed.kubelet.port());
     let lease = bed.kubectl().json(&["--namespace", "kube-node-lease", "get", "lease", &bed.node]).await?;
-    ensure!(lease["spec"]["holderIdentity"] == bed.node.as_str() && lease["spec"]["leaseDurationSeconds"] == 40);
+    ensure!(
+        lease["spec"]["holderIdentity"] == bed.node.as_str() && lease["spec"]["leaseDurationSeconds"] == 40
+    );
     // The kubelet API answers the cluster and nobody else.
     let server = format!("--server=https://{}", bed.kubelet);
     let ask = async |kubectl: Kubectl, path: &str| kubectl.run(&[&server, "get", "--raw", path]).await;
@@ -319,10 +326,15 @@ async fn logs_are_followed_and_commands_run_in_containers() -> Result<()> {
     bed.phase("talker", "Running").await?;
     let follow = async { bed.run(&["logs", "-f", "talker"]).await };
     let act = async {
-        let said = bed.run(&["exec", "talker", "--", "sh", "-c", "echo out; echo err >&2; touch /tmp/go"]).await?;
+        let said =
+            bed.run(&["exec", "talker", "--", "sh", "-c", "echo out; echo err >&2; touch /tmp/go"]).await?;
         ensure!(said == "out", "{said}");
-        let failed = bed.run(&["exec", "talker", "--", "sh", "-c", "echo oops >&2; exit 42"]).await.unwrap_err();
-        ensure!(failed.to_string().contains("exit code 42") && failed.to_string().contains("oops"), "{failed}");
+        let failed =
+            bed.run(&["exec", "talker", "--", "sh", "-c", "echo oops >&2; exit 42"]).await.unwrap_err();
+        ensure!(
+            failed.to_string().contains("exit code 42") && failed.to_string().contains("oops"),
+            "{failed}"
+        );
         let words = ["--namespace", &bed.namespace, "exec", "-i", "talker", "--", "sh", "-c", "tr a-z A-Z"];
         let text = "x".repeat(200_000);
         let heard = bed.kubectl().run_with_input(&words, &text).await?;
@@ -337,13 +349,29 @@ async fn logs_are_followed_and_commands_run_in_containers() -> Result<()> {
 }
 
 #[tokio::test]
+async fn attaching_reaches_the_container_itself() -> Result<()> {
+    let bed = Bed::new().await?;
+    let line = "read line; echo heard $line; read line; exit 5";
+    bed.pod("listener", json!({"containers": [with(shell("main", line), json!({"stdin": true}))]})).await?;
+    bed.phase("listener", "Running").await?;
+    let words = ["--namespace", &bed.namespace, "attach", "-i", "listener"];
+    let heard = bed.kubectl().run_with_input(&words, "hello\nend\n").await;
+    // kubectl tells the end of the container, or leaves with its input.
+    let heard = heard.unwrap_or_else(|error| error.to_string());
+    let end = bed.phase("listener", "Failed").await?;
+    ensure!(end["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 5, "{heard} {end}");
+    ensure!(bed.run(&["logs", "listener"]).await? == "heard hello", "{heard}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn files_are_copied_and_ports_forwarded() -> Result<()> {
     let bed = Bed::new().await?;
     let line = "while true; do nc -l -p 8080 -e sh -c 'read line; echo heard $line'; done";
     bed.pod("server", json!({"containers": [shell("main", line)]})).await?;
     bed.phase("server", "Running").await?;
     let local = bed.root.path().join("file");
-    let content: String = (0..20_000).map(|n| format!("line {n}\n")).collect();
+    let content = "a line of a file that is larger than any frame\n".repeat(10_000);
     std::fs::write(&local, &content)?;
     bed.run(&["cp", local.to_str().unwrap(), "server:/tmp/file"]).await?;
     let back: PathBuf = bed.root.path().join("back");
@@ -373,7 +401,8 @@ async fn files_are_copied_and_ports_forwarded() -> Result<()> {
 async fn deleted_pods_end_in_their_grace_and_go() -> Result<()> {
     let bed = Bed::new().await?;
     let line = "trap 'echo bye; exit 0' TERM; while true; do sleep 0.1; done";
-    bed.pod("brief", json!({"containers": [shell("main", line)], "terminationGracePeriodSeconds": 20})).await?;
+    bed.pod("brief", json!({"containers": [shell("main", line)], "terminationGracePeriodSeconds": 20}))
+        .await?;
     let uid = bed.phase("brief", "Running").await?["metadata"]["uid"].as_str().unwrap().to_owned();
     ensure!(!bed.containers(&uid).await?.is_empty());
     bed.run(&["delete", "pod", "brief", "--wait=true", "--timeout=60s"]).await?;
@@ -382,8 +411,10 @@ async fn deleted_pods_end_in_their_grace_and_go() -> Result<()> {
     bed.pod("forced", json!({"containers": [shell("main", "sleep 1000")]})).await?;
     let uid = bed.phase("forced", "Running").await?["metadata"]["uid"].as_str().unwrap().to_owned();
     bed.run(&["delete", "pod", "forced", "--force", "--grace-period=0"]).await?;
-    eventually(PATIENCE, "its containers to go", || async { bed.containers(&uid).await.is_ok_and(|list| list.is_empty()) })
-        .await?;
+    eventually(PATIENCE, "its containers to go", || async {
+        bed.containers(&uid).await.is_ok_and(|list| list.is_empty())
+    })
+    .await?;
     Ok(())
 }
 
@@ -413,7 +444,8 @@ async fn a_changed_annotation_reaches_the_file_of_a_running_pod() -> Result<()> 
     let volume = json!({"name": "down", "downwardAPI": {"items": [
         {"path": "ready", "fieldRef": {"fieldPath": "metadata.annotations['tekton.dev/ready']"}}]}});
     let line = "until grep -q READY /down/ready; do sleep 0.1; done; cat /down/ready";
-    let container = with(shell("main", line), json!({"volumeMounts": [{"name": "down", "mountPath": "/down"}]}));
+    let container =
+        with(shell("main", line), json!({"volumeMounts": [{"name": "down", "mountPath": "/down"}]}));
     bed.pod("waits", json!({"containers": [container], "volumes": [volume]})).await?;
     bed.phase("waits", "Running").await?;
     bed.run(&["annotate", "pod", "waits", "tekton.dev/ready=READY"]).await?;
@@ -430,16 +462,28 @@ async fn nothing_ends_while_interlink_is_away_and_a_deadline_does() -> Result<()
     bed.endpoint_stop.cancel();
     eventually(PATIENCE, "the node to say so", || async {
         let node = bed.kubectl().json(&["get", "node", &bed.node]).await?;
-        let said = node["status"]["conditions"].as_array().into_iter().flatten().any(|condition| {
-            condition["type"] == "InterlinkConnectivity" && condition["status"] == "False"
-        });
+        let said =
+            node["status"]["conditions"].as_array().into_iter().flatten().any(|condition| {
+                condition["type"] == "InterlinkConnectivity" && condition["status"] == "False"
+            });
         if said { Ok(()) } else { bail!("{}", node["status"]["conditions"]) }
     })
     .await?;
-    bed.pod("later", json!({"nodeName": bed.node, "containers": [shell("main", "echo now")], "tolerations": []})).await?;
+    bed.pod(
+        "later",
+        json!({"nodeName": bed.node, "containers": [shell("main", "echo now")], "tolerations": []}),
+    )
+    .await?;
     let seen = bed.phase("later", "Pending").await?;
     ensure!(bed.get("stays").await?["status"]["phase"] == "Running", "{seen}");
     ensure!(!bed.containers(&uid).await?.is_empty());
+    eventually(PATIENCE, "the pod to be held against eviction", || async {
+        let pod = bed.get("stays").await?;
+        let tolerations = pod["spec"]["tolerations"].as_array().cloned().unwrap_or_default();
+        let endless = tolerations.iter().all(|toleration| toleration["tolerationSeconds"].is_null());
+        if endless && tolerations.len() > 2 { Ok(()) } else { bail!("{tolerations:?}") }
+    })
+    .await?;
     bed.endpoint_stop = CancellationToken::new();
     endpoint(Arc::clone(&bed.docker) as _, bed.root.path(), bed.endpoint, bed.endpoint_stop.clone()).await?;
     bed.phase("later", "Succeeded").await?;
@@ -458,7 +502,11 @@ async fn a_pod_waits_for_what_is_missing_and_is_refused_with_a_reason() -> Resul
         let pod = bed.get("waiting").await?;
         let waiting = &pod["status"]["containerStatuses"][0]["state"]["waiting"];
         let text = waiting["message"].as_str().unwrap_or_default();
-        if waiting["reason"] == "CreateContainerConfigError" && text.contains("late") { Ok(()) } else { bail!("{pod}") }
+        if waiting["reason"] == "CreateContainerConfigError" && text.contains("late") {
+            Ok(())
+        } else {
+            bail!("{pod}")
+        }
     })
     .await?;
     bed.apply("ConfigMap", "late", json!({"data": {"k": "there"}})).await?;
@@ -489,15 +537,23 @@ async fn the_kustomization_gives_the_node_all_it_needs() -> Result<()> {
     let token = plane.service_account_token("vk", "tarbet-node").await?;
     let bed = Bed::with(plane.kubeconfig_with_token(&token)?).await?;
     bed.apply("ConfigMap", "settings", json!({"data": {"colour": "green"}})).await?;
-    let container = with(shell("main", "cat /settings/colour; sleep 1000"), json!({
-        "volumeMounts": [{"name": "settings", "mountPath": "/settings"}]}));
+    let container = with(
+        shell("main", "cat /settings/colour; sleep 1000"),
+        json!({
+        "volumeMounts": [{"name": "settings", "mountPath": "/settings"}]}),
+    );
     let volumes = json!([{"name": "settings", "configMap": {"name": "settings"}}]);
     bed.pod("small", json!({"containers": [container], "volumes": volumes})).await?;
     bed.phase("small", "Running").await?;
-    ensure!(bed.run(&["logs", "small"]).await? == "green");
+    eventually(PATIENCE, "the log", || async {
+        let log = bed.run(&["logs", "small"]).await?;
+        if log == "green" { Ok(()) } else { bail!("{log:?}") }
+    })
+    .await?;
     ensure!(bed.run(&["exec", "small", "--", "echo", "in"]).await? == "in");
     bed.run(&["delete", "pod", "small", "--timeout=60s"]).await?;
-    let events = bed.run(&["auth", "can-i", "list", "secrets", "--as=system:serviceaccount:vk:tarbet-node"]).await;
+    let events =
+        bed.run(&["auth", "can-i", "list", "secrets", "--as=system:serviceaccount:vk:tarbet-node"]).await;
     ensure!(events.is_err(), "it may read the secrets that pods name, and list none");
     Ok(())
 }
@@ -512,7 +568,8 @@ fn killed_at_random_moments_the_node_makes_every_pod_once() -> Result<()> {
         bed.stop_node().await;
         for n in 0..6 {
             let line = "echo ran >> /work/log; until [ -e /work/end ]; do sleep 0.2; done";
-            let container = with(shell("main", line), json!({"volumeMounts": [{"name": "work", "mountPath": "/work"}]}));
+            let container =
+                with(shell("main", line), json!({"volumeMounts": [{"name": "work", "mountPath": "/work"}]}));
             let volumes = json!([{"name": "work", "emptyDir": {}}]);
             let spec = json!({"nodeName": bed.node, "containers": [container], "volumes": volumes});
             bed.pod(&format!("pod-{n}"), spec).await?;
@@ -525,7 +582,8 @@ fn killed_at_random_moments_the_node_makes_every_pod_once() -> Result<()> {
         let inner = tokio::runtime::Runtime::new()?;
         inner.block_on(bed.start_node())?;
         let pause = Duration::from_millis(rand::random_range(0..1500));
-        inner.block_on(async { tokio::time::timeout(pause, std::future::pending::<()>()).await.unwrap_err() });
+        inner
+            .block_on(async { tokio::time::timeout(pause, std::future::pending::<()>()).await.unwrap_err() });
         bed.running = None;
         bed.kubelet.set_port(0);
         inner.shutdown_background();
@@ -544,4 +602,25 @@ fn killed_at_random_moments_the_node_makes_every_pod_once() -> Result<()> {
         }
         Ok(())
     })
+}
+
+#[tokio::test]
+async fn the_cluster_signs_the_certificate_of_a_node_without_one() -> Result<()> {
+    let mut bed = Bed::new().await?;
+    bed.stop_node().await;
+    bed.own_certificate = false;
+    bed.start_node().await?;
+    let name = eventually(PATIENCE, "the request", || async {
+        let found = bed.run(&["get", "csr", "-o", "name"]).await?;
+        let wanted = format!("/vk-{}-", bed.node);
+        found.lines().find(|name| name.contains(&wanted)).map(str::to_owned).context(found.clone())
+    })
+    .await?;
+    bed.pod("small", json!({"containers": [shell("main", "echo here; sleep 1000")]})).await?;
+    bed.phase("small", "Running").await?;
+    let untrusted = bed.run(&["logs", "small"]).await.unwrap_err().to_string();
+    ensure!(untrusted.contains("certificate"), "{untrusted}");
+    bed.run(&["certificate", "approve", &name]).await?;
+    eventually(PATIENCE, "the certificate", || bed.run(&["logs", "small"])).await?;
+    Ok(())
 }

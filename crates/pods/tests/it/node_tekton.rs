@@ -59,7 +59,8 @@ async fn decided(bed: &Bed, name: &str) -> Result<Value> {
         match conditions.iter().find(|condition| condition["type"] == "Succeeded") {
             Some(condition) if condition["status"] != "Unknown" => Ok(run),
             _ => {
-                let pods = bed.run(&["get", "pods", "-o", "jsonpath={.items[*].status}"]).await.unwrap_or_default();
+                let pods =
+                    bed.run(&["get", "pods", "-o", "jsonpath={.items[*].status}"]).await.unwrap_or_default();
                 bail!("{} {pods}", run["status"])
             }
         }
@@ -124,7 +125,10 @@ async fn a_sidecar_is_waited_for_and_ended_and_a_failing_step_skips_the_rest() -
     let done = decided(&bed, "failing").await?;
     let status = &done["status"];
     ensure!(status["conditions"][0]["status"] == "False", "{status}");
-    ensure!(status["conditions"][0]["message"].as_str().is_some_and(|text| text.contains("exited with code 3")), "{status}");
+    ensure!(
+        status["conditions"][0]["message"].as_str().is_some_and(|text| text.contains("exited with code 3")),
+        "{status}"
+    );
     ensure!(status["steps"][1]["terminationReason"] == "Skipped", "{status}");
     Ok(())
 }

@@ -105,7 +105,8 @@ fn carrier(args: &NodeArgs) -> Result<Connect, Problem> {
     let name: SiteName = site.parse().map_err(|error| unusable(format!("{error}")))?;
     let target = Target::service("interlink").map_err(|error| unusable(error.to_string()))?;
     let server = args.server.connect()?;
-    let client = tarbet_reach::client::Client::new(&server.url, server.token.clone(), server.ca_file.as_deref())?;
+    let client =
+        tarbet_reach::client::Client::new(&server.url, server.token.clone(), server.ca_file.as_deref())?;
     let way = client.site(name);
     Ok(Connect::new(move |_| {
         let (way, target) = (way.clone(), target.clone());

@@ -13,7 +13,11 @@ pub type Environment = BTreeMap<String, String>;
 const PLACES: &[&str] = &["./kustomizations/InterLinkConfig.yaml", "/etc/interlink/InterLinkConfig.yaml"];
 
 /// Puts a file and variables over `base`. `named` is a file that must be there.
-pub fn load(base: NodeConfig, named: Option<&Path>, environment: &Environment) -> Result<NodeConfig, NodeError> {
+pub fn load(
+    base: NodeConfig,
+    named: Option<&Path>,
+    environment: &Environment,
+) -> Result<NodeConfig, NodeError> {
     let variable = |name: &str| environment.get(name).filter(|value| !value.is_empty());
     let mut resources = variable("VK_CONFIG_PATH").map(PathBuf::from);
     let mut config = base;
@@ -92,7 +96,10 @@ fn take_resources(config: &mut NodeConfig, path: &Path) -> Result<(), NodeError>
     Ok(())
 }
 
-fn overwrite<'a>(config: &mut NodeConfig, variable: &impl Fn(&str) -> Option<&'a String>) -> Result<(), NodeError> {
+fn overwrite<'a>(
+    config: &mut NodeConfig,
+    variable: &impl Fn(&str) -> Option<&'a String>,
+) -> Result<(), NodeError> {
     let text = |name: &str, place: &mut String| {
         if let Some(value) = variable(name) {
             place.clone_from(value);

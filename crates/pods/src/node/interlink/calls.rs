@@ -14,9 +14,10 @@ use serde::Serialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 
 use super::{Extensions, Interlink, InterlinkError, refusal};
-use crate::wire::extension::{EXEC, EXEC_UPGRADE, UPDATE, WATCH};
+use crate::wire::extension::{EXEC, EXEC_UPGRADE, LIST, UPDATE, WATCH};
 use crate::wire::{
-    CreateReply, ExecRequest, Frame, LogRequest, PingReply, PodCreate, PodRef, PodStatus, PodUpdate, RetrievedContainer,
+    CreateReply, ExecRequest, Frame, LogRequest, PingReply, PodCreate, PodRef, PodStatus, PodUpdate,
+    RetrievedContainer,
 };
 
 /// A ping that takes longer is as good as none.
@@ -118,6 +119,20 @@ impl Interlink {
         }
     }
 
+    /// All pods that the other side has. Endpoints that are not ours give what they remember.
+    pub async fn list(&self) -> Result<Vec<PodStatus>, InterlinkError> {
+        let answer = match self.call(Method::GET, LIST, "List", None, STATUS).await {
+            Err(InterlinkError::Answer { status: StatusCode::NOT_FOUND, .. }) => {
+                return self.status(&[]).await;
+            }
+            answer => answer?.1,
+        };
+        match crate::wire::read_items(&answer, "a list of states") {
+            Ok(items) => Ok(items.items),
+            Err(error) => Err(InterlinkError::Unreadable { path: LIST, reason: error.to_string() }),
+        }
+    }
+
     /// A container's log as it comes.
     pub async fn logs(
         &self,
@@ -138,7 +153,9 @@ impl Interlink {
     pub async fn update(&self, update: &PodUpdate) -> Result<(), InterlinkError> {
         let body = Some(json(UPDATE, update)?);
         match self.call(Method::POST, UPDATE, "UpdatePod", body, UPDATE_PATIENCE).await {
-            Err(InterlinkError::Answer { status: StatusCode::NOT_FOUND, words, .. }) if !words.contains("TB-") => {
+            Err(InterlinkError::Answer { status: StatusCode::NOT_FOUND, words, .. })
+                if !words.contains("TB-") =>
+            {
                 Err(InterlinkError::Unsupported("changes of pods"))
             }
             other => other.map(drop),
@@ -155,30 +172,32 @@ impl Interlink {
             return Err(InterlinkError::Unsupported("pushed states"));
         }
         let pieces = response.into_body().into_data_stream().boxed();
-        let lines = futures::stream::try_unfold((pieces, BytesMut::new()), |(mut pieces, mut held)| async move {
-            loop {
-                if let Some(end) = held.iter().position(|&byte| byte == b'\n') {
-                    let line = held.split_to(end + 1);
-                    if line.trim_ascii().is_empty() {
-                        continue;
+        let lines =
+            futures::stream::try_unfold((pieces, BytesMut::new()), |(mut pieces, mut held)| async move {
+                loop {
+                    if let Some(end) = held.iter().position(|&byte| byte == b'\n') {
+                        let line = held.split_to(end + 1);
+                        if line.trim_ascii().is_empty() {
+                            continue;
+                        }
+                        let status = crate::wire::read::<PodStatus>(&line, "a state").map_err(|error| {
+                            InterlinkError::Unreadable { path: WATCH, reason: error.to_string() }
+                        })?;
+                        return Ok(Some((status, (pieces, held))));
                     }
-                    let status = crate::wire::read::<PodStatus>(&line, "a state")
-                        .map_err(|error| InterlinkError::Unreadable { path: WATCH, reason: error.to_string() })?;
-                    return Ok(Some((status, (pieces, held))));
+                    match tokio::time::timeout(SILENCE, pieces.next()).await {
+                        Ok(Some(Ok(piece))) => held.extend_from_slice(&piece),
+                        Ok(Some(Err(error))) => {
+                            return Err(InterlinkError::Away { path: WATCH, reason: error.to_string() });
+                        }
+                        Ok(None) => return Ok(None),
+                        Err(_) => {
+                            let reason = format!("nothing was heard for {} s", SILENCE.as_secs());
+                            return Err(InterlinkError::Away { path: WATCH, reason });
+                        }
+                    }
                 }
-                match tokio::time::timeout(SILENCE, pieces.next()).await {
-                    Ok(Some(Ok(piece))) => held.extend_from_slice(&piece),
-                    Ok(Some(Err(error))) => {
-                        return Err(InterlinkError::Away { path: WATCH, reason: error.to_string() });
-                    }
-                    Ok(None) => return Ok(None),
-                    Err(_) => {
-                        let reason = format!("nothing was heard for {} s", SILENCE.as_secs());
-                        return Err(InterlinkError::Away { path: WATCH, reason });
-                    }
-                }
-            }
-        });
+            });
         Ok(lines.boxed())
     }
 
@@ -192,13 +211,17 @@ impl Interlink {
         let status = response.status();
         if status == StatusCode::SWITCHING_PROTOCOLS {
             let stream = hyper::upgrade::on(response).await;
-            let stream = stream.map_err(|error| InterlinkError::Away { path: EXEC, reason: error.to_string() })?;
+            let stream =
+                stream.map_err(|error| InterlinkError::Away { path: EXEC, reason: error.to_string() })?;
             return Ok(Frames::new(stream));
         }
-        let words = response.into_body().collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+        let words =
+            response.into_body().collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
         let refused = refusal(EXEC, status, &words);
         match &refused {
-            InterlinkError::Answer { words, .. } if status == StatusCode::NOT_FOUND && !words.contains("TB-") => {
+            InterlinkError::Answer { words, .. }
+                if status == StatusCode::NOT_FOUND && !words.contains("TB-") =>
+            {
                 Err(InterlinkError::Unsupported("commands in containers"))
             }
             _ => Err(refused),
@@ -256,7 +279,9 @@ impl FrameSource {
             match self.io.read_buf(&mut self.held).await {
                 Ok(0) => return Frame::Failed("the connection to the container ended".into()),
                 Ok(_) => {}
-                Err(error) => return Frame::Failed(format!("the connection to the container broke: {error}")),
+                Err(error) => {
+                    return Frame::Failed(format!("the connection to the container broke: {error}"));
+                }
             }
         }
     }

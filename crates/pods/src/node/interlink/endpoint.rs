@@ -31,16 +31,22 @@ impl Endpoint {
     /// Reads interLink's two settings; the port is for a URL without one.
     pub fn new(url: &str, port: &str) -> Result<Self, String> {
         if let Some(path) = url.strip_prefix("unix://") {
-            return if path.starts_with('/') { Ok(Self::Socket(path.into())) } else { Err(format!("`{url}` names no absolute path")) };
+            return if path.starts_with('/') {
+                Ok(Self::Socket(path.into()))
+            } else {
+                Err(format!("`{url}` names no absolute path"))
+            };
         }
         let with_scheme = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-        let uri: Uri = with_scheme.trim_end_matches('/').parse().map_err(|_| format!("`{url}` is not a URL"))?;
+        let uri: Uri =
+            with_scheme.trim_end_matches('/').parse().map_err(|_| format!("`{url}` is not a URL"))?;
         let tls = match uri.scheme_str() {
             Some("http") => false,
             Some("https") => true,
             _ => return Err(format!("`{url}` begins with none of http, https and unix")),
         };
-        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| format!("`{url}` names no host"))?;
+        let host =
+            uri.host().filter(|host| !host.is_empty()).ok_or_else(|| format!("`{url}` names no host"))?;
         let authority = match (uri.port_u16(), port.trim()) {
             (Some(port), _) => format!("{host}:{port}"),
             (None, "") => host.to_owned(),
@@ -105,7 +111,9 @@ mod tests {
         assert_eq!(base("https://[::1]", "3000").as_deref(), Ok("http://[::1]:3000"));
         assert_eq!(base("https://edge", "").as_deref(), Ok("http://edge"));
         assert_eq!(Endpoint::new("unix:///run/x.sock", "3000"), Ok(Endpoint::Socket("/run/x.sock".into())));
-        for (url, port) in [("ftp://x", ""), ("unix://x", ""), ("http://", ""), ("http://x", "port"), ("", "")] {
+        for (url, port) in
+            [("ftp://x", ""), ("unix://x", ""), ("http://", ""), ("http://x", "port"), ("", "")]
+        {
             assert!(Endpoint::new(url, port).is_err(), "{url}");
         }
     }

@@ -117,7 +117,8 @@ impl Node {
         let ours = peer.ping.extensions.any();
         let api = (!config.kubernetes_api_addr.is_empty() && !config.kubernetes_api_port.is_empty())
             .then_some((config.kubernetes_api_addr.as_str(), config.kubernetes_api_port.as_str()));
-        let authority = (!config.kubernetes_api_ca_crt.is_empty()).then_some(config.kubernetes_api_ca_crt.as_str());
+        let authority =
+            (!config.kubernetes_api_ca_crt.is_empty()).then_some(config.kubernetes_api_ca_crt.as_str());
         let ways = Ways {
             no_projected: config.disable_projected_volumes,
             expand: !ours,
@@ -220,7 +221,9 @@ impl Node {
     /// Reads contents again.
     async fn refresh(&self, entry: &Entry) -> After {
         match self.gathered(entry, &self.peer()).await {
-            Ok(gathered) if entry.contents != Some(gathered.fingerprint) => self.send_update(entry, gathered).await,
+            Ok(gathered) if entry.contents != Some(gathered.fingerprint) => {
+                self.send_update(entry, gathered).await
+            }
             Ok(gathered) => {
                 self.book.change(entry.uid(), |entry| entry.memory.refresh = gathered.refresh);
                 After::More
@@ -264,7 +267,11 @@ impl Node {
         }
         self.book.change(entry.uid(), |entry| {
             entry.memory.remote = Remote::Gone;
-            entry.end("DeadlineExceeded", "Pod was active on the node longer than the specified deadline", KILLED);
+            entry.end(
+                "DeadlineExceeded",
+                "Pod was active on the node longer than the specified deadline",
+                KILLED,
+            );
         });
         After::Rest(Outcome::Done)
     }
@@ -291,7 +298,9 @@ impl Node {
         params.grace_period_seconds = grace;
         match self.pods(&key).delete(&key.1, &params).await {
             Ok(_) => After::Over(Outcome::Done),
-            Err(error) if matches!(class(&error), Class::Missing | Class::Conflict) => After::Over(Outcome::Done),
+            Err(error) if matches!(class(&error), Class::Missing | Class::Conflict) => {
+                After::Over(Outcome::Done)
+            }
             Err(error) => {
                 tracing::warn!(namespace = %key.0, pod = %key.1, cause = describe(&error), "A pod could not be deleted.");
                 After::Over(Outcome::Failed)

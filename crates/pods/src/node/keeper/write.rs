@@ -33,8 +33,10 @@ impl Node {
             metadata["annotations"] = Value::Object(annotations);
         }
         let patch = json!({"metadata": metadata, "status": fields(&status)});
-        let answer =
-            self.pods(&entry.key()).patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch)).await;
+        let answer = self
+            .pods(&entry.key())
+            .patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch))
+            .await;
         count(&self.metrics.statuses, answer.is_ok());
         match answer {
             Ok(pod) => {

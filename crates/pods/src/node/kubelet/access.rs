@@ -78,7 +78,8 @@ impl Access {
         }
         let spec = TokenReviewSpec { token: Some(token.to_owned()), ..Default::default() };
         let review = TokenReview { spec, ..Default::default() };
-        let answer = Api::<TokenReview>::all(self.client.clone()).create(&PostParams::default(), &review).await;
+        let answer =
+            Api::<TokenReview>::all(self.client.clone()).create(&PostParams::default(), &review).await;
         let status = answer.map_err(|error| unavailable(&error))?.status.unwrap_or_default();
         let user = status.user.filter(|_| status.authenticated == Some(true)).map(|user| User {
             name: user.username.unwrap_or_default(),
@@ -114,8 +115,11 @@ impl Access {
             },
             ..Default::default()
         };
-        let answer = Api::<SubjectAccessReview>::all(self.client.clone()).create(&PostParams::default(), &review).await;
-        let allowed = answer.map_err(|error| unavailable(&error))?.status.is_some_and(|status| status.allowed);
+        let answer = Api::<SubjectAccessReview>::all(self.client.clone())
+            .create(&PostParams::default(), &review)
+            .await;
+        let allowed =
+            answer.map_err(|error| unavailable(&error))?.status.is_some_and(|status| status.allowed);
         keep(&self.permissions, key, allowed, if allowed { YES } else { NO });
         Ok(allowed)
     }
@@ -131,7 +135,10 @@ fn by_certificate(caller: &Caller) -> Option<User> {
 fn unavailable(error: &kube::Error) -> Refusal {
     let cause = describe(error);
     tracing::warn!(cause, "The cluster could not be asked about a caller.");
-    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, format!("the cluster cannot be asked about the caller: {cause}"))
+    Refusal::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        format!("the cluster cannot be asked about the caller: {cause}"),
+    )
 }
 
 fn kept<K: std::hash::Hash + Eq, V: Clone>(kept: &Kept<K, V>, key: &K) -> Option<V> {
@@ -159,7 +166,8 @@ fn wish(method: &Method, path: &str) -> Wish {
         Method::DELETE => "delete",
         _ => "get",
     };
-    let below = |prefix: &str| path == prefix || path.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'));
+    let below =
+        |prefix: &str| path == prefix || path.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'));
     let subresource = if below("/stats") {
         "stats"
     } else if below("/metrics") {
@@ -176,7 +184,8 @@ fn wish(method: &Method, path: &str) -> Wish {
 pub(super) async fn guard(State(kubelet): State<Arc<Kubelet>>, request: Request, next: Next) -> Response {
     let caller = request.extensions().get::<Caller>().cloned().unwrap_or(Caller(None));
     let token = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let token = token.and_then(|value| value.split_once(' ')).filter(|(kind, _)| kind.eq_ignore_ascii_case("bearer"));
+    let token =
+        token.and_then(|value| value.split_once(' ')).filter(|(kind, _)| kind.eq_ignore_ascii_case("bearer"));
     let token = token.map(|(_, token)| token.trim().to_owned());
     let wish = wish(request.method(), request.uri().path());
     match kubelet.access.check(&caller, token.as_deref(), wish).await {

@@ -35,10 +35,16 @@ type Pairs = Query<Vec<(String, String)>>;
 type Names = Path<(String, String, String)>;
 type NamesUid = Path<(String, String, String, String)>;
 
-pub(super) async fn exec(kubelet: State<Arc<Kubelet>>, names: Names, query: Pairs, request: Request) -> Response {
+pub(super) async fn exec(
+    kubelet: State<Arc<Kubelet>>,
+    names: Names,
+    query: Pairs,
+    request: Request,
+) -> Response {
     let State(kubelet) = kubelet;
     let Path((namespace, pod, container)) = names;
-    begin(&kubelet, Target { namespace, pod, container }, query.0, Kind::Exec, request).unwrap_or_else(|answer| *answer)
+    begin(&kubelet, Target { namespace, pod, container }, query.0, Kind::Exec, request)
+        .unwrap_or_else(|answer| *answer)
 }
 
 pub(super) async fn exec_uid(
@@ -50,10 +56,16 @@ pub(super) async fn exec_uid(
     exec(kubelet, Path((namespace, pod, container)), query, request).await
 }
 
-pub(super) async fn attach(kubelet: State<Arc<Kubelet>>, names: Names, query: Pairs, request: Request) -> Response {
+pub(super) async fn attach(
+    kubelet: State<Arc<Kubelet>>,
+    names: Names,
+    query: Pairs,
+    request: Request,
+) -> Response {
     let State(kubelet) = kubelet;
     let Path((namespace, pod, container)) = names;
-    begin(&kubelet, Target { namespace, pod, container }, query.0, Kind::Attach, request).unwrap_or_else(|answer| *answer)
+    begin(&kubelet, Target { namespace, pod, container }, query.0, Kind::Attach, request)
+        .unwrap_or_else(|answer| *answer)
 }
 
 pub(super) async fn attach_uid(
@@ -73,7 +85,8 @@ pub(super) async fn run(
 ) -> Result<Response, Refusal> {
     let entry = kubelet.pod(&namespace, &pod)?;
     has_container(&entry.pod, &container)?;
-    let text = query.iter().find(|(key, _)| key == "cmd").map(|(_, value)| value.as_str()).unwrap_or_default();
+    let text =
+        query.iter().find(|(key, _)| key == "cmd").map(|(_, value)| value.as_str()).unwrap_or_default();
     let command: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
     let pod_uid = entry.uid().to_owned();
     let request = ExecRequest { namespace, pod_uid, container, command, stdin: false, tty: false };
@@ -85,7 +98,10 @@ pub(super) async fn run(
             Frame::Exit(0) => return Ok(output.freeze().into_response()),
             Frame::Exit(code) => {
                 let said = String::from_utf8_lossy(&output).into_owned();
-                return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("{said}command ended with {code}")));
+                return Err(Refusal::new(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    format!("{said}command ended with {code}"),
+                ));
             }
             Frame::Failed(reason) => return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, reason)),
             Frame::Stdin(_) | Frame::Resize(..) => {}
@@ -116,7 +132,9 @@ struct Wanted {
 
 impl Wanted {
     fn of(query: &[(String, String)]) -> Self {
-        let on = |name: &str| query.iter().any(|(key, value)| key == name && matches!(value.as_str(), "1" | "true"));
+        let on = |name: &str| {
+            query.iter().any(|(key, value)| key == name && matches!(value.as_str(), "1" | "true"))
+        };
         let tty = on("tty");
         Self { stdin: on("input"), stdout: on("output"), stderr: on("error") && !tty, tty }
     }
@@ -143,15 +161,25 @@ fn begin(
     }
     let peer = kubelet.node.peer();
     let missing = match kind {
-        _ if !peer.up => Some(InterlinkError::Away { path: "/tarbet/exec", reason: "the last pings failed".into() }),
-        Kind::Exec if !peer.ping.extensions.exec => Some(InterlinkError::Unsupported("commands in containers")),
-        Kind::Attach if wanted.stdin => Some(InterlinkError::Unsupported("attaching to a container's input")),
+        _ if !peer.up => {
+            Some(InterlinkError::Away { path: "/tarbet/exec", reason: "the last pings failed".into() })
+        }
+        Kind::Exec if !peer.ping.extensions.exec => {
+            Some(InterlinkError::Unsupported("commands in containers"))
+        }
+        Kind::Attach if wanted.stdin && !peer.ping.extensions.exec => {
+            Some(InterlinkError::Unsupported("attaching to a container's input"))
+        }
         _ => None,
     };
     if let Some(error) = missing {
         return Err(refuse(error.problem().into()));
     }
-    let command = query.into_iter().filter(|(key, _)| key == "command").map(|(_, word)| word).collect();
+    let words = query.into_iter().filter(|(key, _)| kind == Kind::Exec && key == "command");
+    let command: Vec<String> = words.map(|(_, word)| word).collect();
+    if kind == Kind::Exec && command.is_empty() {
+        return Err(refuse(Refusal::new(StatusCode::BAD_REQUEST, "you must specify at least 1 command")));
+    }
     let upgrade = upgrade(&mut request, PROTOCOLS)?;
     let protocol = upgrade.protocol;
     let request = ExecRequest {
@@ -233,6 +261,8 @@ async fn serve(
         };
         let end = match kind {
             Kind::Exec => command(kubelet, &request, &mut streams).await,
+            // Without a command it is the container's own process.
+            Kind::Attach if wanted.stdin => command(kubelet, &request, &mut streams).await,
             Kind::Attach => output_from_now(kubelet, &request, &name, &streams).await,
         };
         for stream in [&streams.stdout, &streams.stderr].into_iter().flatten() {
@@ -272,8 +302,10 @@ async fn command(kubelet: &Kubelet, request: &ExecRequest, streams: &mut Streams
     let (mut input, mut output) = (frames.input, frames.output);
     let (to_command, mut queue) = mpsc::channel::<Frame>(QUEUE);
     // The readers are taken out: they are fed on while output is written.
-    let stdin = streams.stdin.as_mut().map(|stream| std::mem::replace(&mut stream.reader, StreamReader::ended()));
-    let resize = streams.resize.as_mut().map(|stream| std::mem::replace(&mut stream.reader, StreamReader::ended()));
+    let stdin =
+        streams.stdin.as_mut().map(|stream| std::mem::replace(&mut stream.reader, StreamReader::ended()));
+    let resize =
+        streams.resize.as_mut().map(|stream| std::mem::replace(&mut stream.reader, StreamReader::ended()));
     let feed = async {
         let typing = type_in(stdin, to_command.clone());
         let sizing = size(resize, to_command.clone());

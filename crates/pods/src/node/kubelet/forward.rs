@@ -73,7 +73,8 @@ pub(super) async fn forward(
 /// The first container that runs; all share the pod's network.
 fn running(pod: &Pod) -> Option<String> {
     let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
-    let runs = statuses.iter().find(|status| status.state.as_ref().is_some_and(|state| state.running.is_some()));
+    let runs =
+        statuses.iter().find(|status| status.state.as_ref().is_some_and(|state| state.running.is_some()));
     runs.map(|status| status.name.clone())
 }
 
@@ -150,8 +151,7 @@ async fn relay(kubelet: &Kubelet, target: &ExecRequest, port: u16, data: &mut St
     let script = format!(
         "if command -v socat >/dev/null 2>&1; then exec socat - TCP:127.0.0.1:{port}; fi; exec nc 127.0.0.1 {port}"
     );
-    let request =
-        ExecRequest { command: vec!["/bin/sh".into(), "-c".into(), script], ..target.clone() };
+    let request = ExecRequest { command: vec!["/bin/sh".into(), "-c".into(), script], ..target.clone() };
     let frames = kubelet.node.interlink.exec(&request).await.map_err(|error| error.problem().to_string())?;
     let (mut input, mut output) = (frames.input, frames.output);
     let (reader, writer) = (&mut data.reader, &data.writer);
@@ -183,7 +183,9 @@ async fn relay(kubelet: &Kubelet, target: &ExecRequest, port: u16, data: &mut St
                 Frame::Exit(0) => return Ok(()),
                 Frame::Exit(code) => {
                     let words = String::from_utf8_lossy(&words).trim().to_owned();
-                    return Err(format!("the connection could not be made in the pod (code {code}): {words}"));
+                    return Err(format!(
+                        "the connection could not be made in the pod (code {code}): {words}"
+                    ));
                 }
                 Frame::Failed(reason) => return Err(reason),
                 Frame::Stdin(_) | Frame::Resize(..) => {}

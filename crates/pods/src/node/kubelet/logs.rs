@@ -27,13 +27,15 @@ pub(super) async fn logs(
         return Ok(StatusCode::OK.into_response());
     }
     let pod_uid = entry.uid().to_owned();
-    let request = LogRequest { namespace, pod_uid, pod_name: name.clone(), container_name: container.clone(), options };
+    let request =
+        LogRequest { namespace, pod_uid, pod_name: name.clone(), container_name: container.clone(), options };
     let log = match kubelet.node.interlink.logs(&request).await {
         Ok(log) => log,
         Err(error) => {
             // Better than the other side's words: what the container waits for.
             if let Some(reason) = waits_for(&entry.pod, &container) {
-                let text = format!("container \"{container}\" in pod \"{name}\" is waiting to start: {reason}");
+                let text =
+                    format!("container \"{container}\" in pod \"{name}\" is waiting to start: {reason}");
                 return Err(Refusal::new(StatusCode::BAD_REQUEST, text));
             }
             return Err(error.into());
@@ -73,7 +75,8 @@ pub(super) fn has_container(pod: &Pod, container: &str) -> Result<(), Refusal> {
 
 fn waits_for(pod: &Pod, container: &str) -> Option<String> {
     let status = pod.status.as_ref()?;
-    let mut all = status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten());
+    let mut all =
+        status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten());
     let found: &ContainerStatus = all.find(|status| status.name == container)?;
     let waiting = found.state.as_ref()?.waiting.as_ref()?;
     Some(waiting.reason.clone().unwrap_or_else(|| "ContainerCreating".into()))
@@ -90,12 +93,17 @@ struct Wanted {
 
 fn wanted(query: &Pairs, now: Timestamp) -> Result<Wanted, Refusal> {
     let get = |name: &str| query.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
-    let bad = |name: &str| Refusal::new(StatusCode::BAD_REQUEST, format!("{name} is not of the form it should be"));
+    let bad =
+        |name: &str| Refusal::new(StatusCode::BAD_REQUEST, format!("{name} is not of the form it should be"));
     let number = |name: &str| {
-        get(name).filter(|text| !text.is_empty()).map(|text| text.parse::<u64>().map_err(|_| bad(name))).transpose()
+        get(name)
+            .filter(|text| !text.is_empty())
+            .map(|text| text.parse::<u64>().map_err(|_| bad(name)))
+            .transpose()
     };
     let flag = |name: &str| matches!(get(name), Some("true" | "1"));
-    let (tail, limit, mut since_seconds) = (number("tailLines")?, number("limitBytes")?, number("sinceSeconds")?);
+    let (tail, limit, mut since_seconds) =
+        (number("tailLines")?, number("limitBytes")?, number("sinceSeconds")?);
     let since_time = get("sinceTime").filter(|text| !text.is_empty());
     let mut since_time =
         since_time.map(|text| text.parse::<Timestamp>().map_err(|_| bad("sinceTime"))).transpose()?;
@@ -130,7 +138,8 @@ mod tests {
 
     #[test]
     fn options_become_interlinks() {
-        let asked = parse(&[("tailLines", "5"), ("limitBytes", "10"), ("follow", "true"), ("timestamps", "true")]);
+        let asked =
+            parse(&[("tailLines", "5"), ("limitBytes", "10"), ("follow", "true"), ("timestamps", "true")]);
         let asked = asked.unwrap();
         assert_eq!((asked.options.tail, asked.options.bytes, asked.limit), (5, 0, Some(10)));
         assert!(asked.options.follow && asked.options.timestamps && !asked.nothing);

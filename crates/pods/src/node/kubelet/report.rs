@@ -14,13 +14,8 @@ use super::{Kubelet, Refusal};
 
 /// All pods of the node.
 pub(super) async fn pods(State(kubelet): State<Arc<Kubelet>>) -> Json<Value> {
-    let items: Vec<Value> = kubelet
-        .node
-        .book
-        .all()
-        .iter()
-        .filter_map(|entry| serde_json::to_value(&*entry.pod).ok())
-        .collect();
+    let items: Vec<Value> =
+        kubelet.node.book.all().iter().filter_map(|entry| serde_json::to_value(&*entry.pod).ok()).collect();
     Json(json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}))
 }
 
@@ -86,7 +81,9 @@ pub(super) async fn resource(State(kubelet): State<Arc<Kubelet>>) -> Response {
             }
         }
     }
-    text.push_str("# HELP scrape_error 1 if there was an error while getting container metrics, 0 otherwise\n");
+    text.push_str(
+        "# HELP scrape_error 1 if there was an error while getting container metrics, 0 otherwise\n",
+    );
     text.push_str("# TYPE scrape_error gauge\nscrape_error 0\n");
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }

@@ -26,8 +26,12 @@ pub(super) struct Upgrade {
 /// callers that name none.
 pub(super) fn upgrade(request: &mut Request, known: &[&'static str]) -> Result<Upgrade, Box<Response>> {
     let headers = request.headers();
-    let text = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if !text(header::CONNECTION).to_ascii_lowercase().contains("upgrade") || !text(header::UPGRADE).eq_ignore_ascii_case(SPDY) {
+    let text = |name: header::HeaderName| {
+        headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    };
+    if !text(header::CONNECTION).to_ascii_lowercase().contains("upgrade")
+        || !text(header::UPGRADE).eq_ignore_ascii_case(SPDY)
+    {
         return Err(Box::new(answer(Refusal::new(
             StatusCode::BAD_REQUEST,
             "unable to upgrade: this needs the headers Connection: Upgrade and Upgrade: SPDY/3.1",

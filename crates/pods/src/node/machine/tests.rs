@@ -9,7 +9,11 @@ fn at(second: i64) -> Timestamp {
 fn pod(init: usize, main: usize, policy: &str) -> Pod {
     let make = |prefix: &str, count: usize| -> Vec<Container> {
         (0..count)
-            .map(|n| Container { name: format!("{prefix}{n}"), image: Some("busybox:1".into()), ..Default::default() })
+            .map(|n| Container {
+                name: format!("{prefix}{n}"),
+                image: Some("busybox:1".into()),
+                ..Default::default()
+            })
             .collect()
     };
     let init = (init > 0).then(|| make("i", init));
@@ -69,7 +73,10 @@ fn a_pod_goes_from_pending_to_succeeded() {
     let report = say(vec![told("i0", ended(0), 0)], vec![told("m0", running(), 0), told("m1", running(), 0)]);
     let status = run(&mut pod, Report::Told(&report), 3);
     assert_eq!(status.phase.as_deref(), Some("Running"));
-    assert_eq!((condition(&status, "Ready").status.as_str(), condition(&status, "Initialized").status.as_str()), ("True", "True"));
+    assert_eq!(
+        (condition(&status, "Ready").status.as_str(), condition(&status, "Initialized").status.as_str()),
+        ("True", "True")
+    );
     assert_eq!(status.container_statuses.as_ref().unwrap()[0].image_id, "busybox:1");
     let report = say(vec![told("i0", ended(0), 0)], vec![told("m0", ended(0), 0), told("m1", ended(0), 0)]);
     let status = run(&mut pod, Report::Told(&report), 4);
@@ -115,7 +122,10 @@ fn what_ends_here_ends_everything_that_ran() {
     run(&mut pod, Report::Told(&report), 1);
     let report = Report::Ended { reason: "DeadlineExceeded", message: "too late", code: KILLED };
     let status = run(&mut pod, report, 2);
-    assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Failed"), Some("DeadlineExceeded")));
+    assert_eq!(
+        (status.phase.as_deref(), status.reason.as_deref()),
+        (Some("Failed"), Some("DeadlineExceeded"))
+    );
     let containers = status.container_statuses.unwrap();
     assert_eq!(terminated(&containers[0]).unwrap().exit_code, KILLED);
     assert_eq!(terminated(&containers[0]).unwrap().started_at, Some(Time(at(1))));
@@ -125,7 +135,10 @@ fn what_ends_here_ends_everything_that_ran() {
 #[test]
 fn silence_and_old_news_change_nothing() {
     let mut pod = pod(0, 1, "Never");
-    let tell = |state, restarts| wire::PodStatus { containers: vec![told("m0", state, restarts)], ..Default::default() };
+    let tell = |state, restarts| wire::PodStatus {
+        containers: vec![told("m0", state, restarts)],
+        ..Default::default()
+    };
     run(&mut pod, Report::Told(&tell(running_state(Some(at(1))), 0)), 1);
     let before = pod.status.clone();
     for silent in [wire::PodStatus::default(), tell(ContainerState::default(), 0)] {
@@ -150,9 +163,16 @@ fn silence_and_old_news_change_nothing() {
 #[test]
 fn states_that_are_old_are_marked_and_never_an_end() {
     let mut pod = pod(0, 1, "Never");
-    let mut report = wire::PodStatus { containers: vec![told("m0", running_state(None), 0)], stale_seconds: 40, ..Default::default() };
+    let mut report = wire::PodStatus {
+        containers: vec![told("m0", running_state(None), 0)],
+        stale_seconds: 40,
+        ..Default::default()
+    };
     let status = run(&mut pod, Report::Told(&report), 1);
-    assert_eq!((status.phase.as_deref(), condition(&status, STALE).status.as_str()), (Some("Running"), "True"));
+    assert_eq!(
+        (status.phase.as_deref(), condition(&status, STALE).status.as_str()),
+        (Some("Running"), "True")
+    );
     report.stale_seconds = 0;
     assert_eq!(condition(&run(&mut pod, Report::Told(&report), 2), STALE).status, "False");
 }
@@ -160,7 +180,8 @@ fn states_that_are_old_are_marked_and_never_an_end() {
 #[test]
 fn init_containers_nobody_tells_of_are_taken_as_done_once_the_others_run() {
     let mut pod = pod(1, 1, "Never");
-    let report = wire::PodStatus { containers: vec![told("m0", running_state(None), 0)], ..Default::default() };
+    let report =
+        wire::PodStatus { containers: vec![told("m0", running_state(None), 0)], ..Default::default() };
     let status = run(&mut pod, Report::Told(&report), 1);
     assert_eq!(status.phase.as_deref(), Some("Running"));
     assert_eq!(condition(&status, "Initialized").status, "True");

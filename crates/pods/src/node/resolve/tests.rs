@@ -24,7 +24,8 @@ fn contents(map: &[(&str, &str)], secret: &[(&str, &[u8])]) -> Contents {
     contents.config_maps.insert("cm".into(), config);
     let mut hidden = Secret::default();
     hidden.metadata.name = Some("sec".into());
-    hidden.data = Some(secret.iter().map(|(key, value)| ((*key).to_owned(), ByteString(value.to_vec()))).collect());
+    hidden.data =
+        Some(secret.iter().map(|(key, value)| ((*key).to_owned(), ByteString(value.to_vec()))).collect());
     contents.secrets.insert("sec".into(), hidden);
     contents
 }
@@ -54,14 +55,22 @@ fn variables_come_from_everywhere_and_become_plain() {
     }]}));
     let contents = contents(&[("k", "v")], &[("pw", b"a$(X)$$b")]);
     let wanted = needs(&pod, false);
-    assert!(wanted.config_maps.contains("cm") && wanted.secrets.contains("sec") && wanted.secrets.contains("none"));
+    assert!(
+        wanted.config_maps.contains("cm")
+            && wanted.secrets.contains("sec")
+            && wanted.secrets.contains("none")
+    );
     let foreign = assemble(&pod, &contents, ways(true)).unwrap();
     let text = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     };
-    let real = text(&[("CM_k", "v"), ("A", "a$(X)$$b"), ("B", "a$(X)$$b/v/$(NO)"), ("NAME", "p"), ("CPU", "2")]);
+    let real =
+        text(&[("CM_k", "v"), ("A", "a$(X)$$b"), ("B", "a$(X)$$b/v/$(NO)"), ("NAME", "p"), ("CPU", "2")]);
     assert_eq!(env(&foreign), real);
-    assert_eq!(foreign.pod.spec.as_ref().unwrap().containers[0].command.as_ref().unwrap()[1], "a$(X)$$b/v/$(NO)");
+    assert_eq!(
+        foreign.pod.spec.as_ref().unwrap().containers[0].command.as_ref().unwrap()[1],
+        "a$(X)$$b/v/$(NO)"
+    );
     // Our own plugin replaces by itself and comes to the same.
     let ours = assemble(&pod, &contents, ways(false)).unwrap();
     let plan = plan(&retrieved(&ours), &Policy::default()).unwrap();
@@ -90,7 +99,10 @@ fn volumes_become_files() {
     }));
     let mut contents = contents(&[("k", "v")], &[("pw", &[0xff, 0])]);
     let wanted = needs(&pod, false);
-    assert_eq!(wanted.tokens, [TokenNeed { volume: "all".into(), path: "token".into(), audience: None, seconds: 3607 }]);
+    assert_eq!(
+        wanted.tokens,
+        [TokenNeed { volume: "all".into(), path: "token".into(), audience: None, seconds: 3607 }]
+    );
     let without = assemble(&pod, &contents, ways(false)).unwrap_err();
     assert!(without.what.contains("token") && !without.variable);
     contents.tokens.insert(("all".into(), "token".into()), "t0ken".into());
@@ -105,22 +117,34 @@ fn volumes_become_files() {
     assert_eq!(files("cfg"), [file("k", b"v")]);
     assert_eq!(files("sec"), [file("pw", &[0xff, 0])]);
     assert_eq!(files("down"), [file("note", b"hello")]);
-    assert_eq!(files("all"), [file("deep/k", b"v"), file("ns", b"n"), file("pw", &[0xff, 0]), file("token", b"t0ken")]);
+    assert_eq!(
+        files("all"),
+        [file("deep/k", b"v"), file("ns", b"n"), file("pw", &[0xff, 0]), file("token", b"t0ken")]
+    );
 }
 
 #[test]
 fn what_is_missing_is_named_and_where() {
-    let volume = pod(json!({"containers": [{"name": "c"}], "volumes": [{"name": "v", "configMap": {"name": "gone"}}]}));
+    let volume = pod(
+        json!({"containers": [{"name": "c"}], "volumes": [{"name": "v", "configMap": {"name": "gone"}}]}),
+    );
     let missing = assemble(&volume, &Contents::default(), ways(false)).unwrap_err();
-    assert_eq!((missing.to_string().as_str(), missing.variable), ("the ConfigMap `gone` is not there", false));
-    let variable = pod(json!({"containers": [{"name": "c", "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "sec", "key": "no"}}}]}]}));
+    assert_eq!(
+        (missing.to_string().as_str(), missing.variable),
+        ("the ConfigMap `gone` is not there", false)
+    );
+    let variable = pod(
+        json!({"containers": [{"name": "c", "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "sec", "key": "no"}}}]}]}),
+    );
     let missing = assemble(&variable, &contents(&[], &[]), ways(false)).unwrap_err();
     assert_eq!((missing.what.as_str(), missing.variable), ("the key `no` of the Secret `sec`", true));
 }
 
 #[test]
 fn claims_become_folders_of_the_host() {
-    let pod = pod(json!({"containers": [{"name": "c"}], "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}));
+    let pod = pod(
+        json!({"containers": [{"name": "c"}], "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}),
+    );
     assert!(needs(&pod, false).claims.contains("data"));
     let mut contents = Contents::default();
     contents.claims.insert("data".into(), "/srv/data".into());

@@ -196,7 +196,8 @@ impl Batch {
     fn take_in(&self, found: Found) -> Arc<Pod> {
         let job = found.folder.text(JOB_ID).filter(|id| !id.is_empty());
         let inner = Inner { known: Arc::new(found.known), job, missing: 0, told: String::new() };
-        let pod = Arc::new(Pod { id: inner.known.id().clone(), folder: found.folder, inner: Mutex::new(inner) });
+        let pod =
+            Arc::new(Pod { id: inner.known.id().clone(), folder: found.folder, inner: Mutex::new(inner) });
         self.lock().insert(pod.id.uid.clone(), Arc::clone(&pod));
         pod
     }
@@ -298,7 +299,8 @@ impl Batch {
                 for pod in self.lock().values() {
                     let mut inner = pod.lock();
                     let there = by_name.contains_key(&pod.id.uid);
-                    inner.missing = if there || inner.job.is_none() { 0 } else { inner.missing.saturating_add(1) };
+                    inner.missing =
+                        if there || inner.job.is_none() { 0 } else { inner.missing.saturating_add(1) };
                 }
                 let mut queue = self.queue();
                 if queue.failing.take().is_some() {
@@ -377,7 +379,11 @@ impl Batch {
             jid: pod.lock().job.clone().unwrap_or_default(),
             containers,
             init_containers: statuses,
-            stale_seconds: self.queue().failing.as_ref().map_or(0, |(since, _)| since.elapsed().as_secs().max(1)),
+            stale_seconds: self
+                .queue()
+                .failing
+                .as_ref()
+                .map_or(0, |(since, _)| since.elapsed().as_secs().max(1)),
         }
     }
 
@@ -408,10 +414,15 @@ impl Batch {
             if !self.config.script.shared {
                 // Carried in the script instead.
                 laid.volumes.clear();
-                laid.init.iter_mut().chain(&mut laid.containers).for_each(|container| container.mounts.clear());
+                laid.init
+                    .iter_mut()
+                    .chain(&mut laid.containers)
+                    .for_each(|container| container.mounts.clear());
             }
             lay_out(&folder, &laid).map_err(RunError::folder("write the pod's files"))?;
-            folder.write(SCRIPT, text.as_bytes(), 0o700).map_err(RunError::folder("write the job's script"))?;
+            folder
+                .write(SCRIPT, text.as_bytes(), 0o700)
+                .map_err(RunError::folder("write the job's script"))?;
             self.records.save(&folder, &known, &HashMap::new())
         };
         match write() {
@@ -479,7 +490,8 @@ impl Runner for Batch {
     async fn logs(&self, request: LogRequest) -> Result<LogStream, RunError> {
         let pod = self.pod(&request.pod_uid)?;
         let known = pod.known();
-        let container = known.plan.meant(&request.container_name).ok_or_else(|| pod.unknown(&request.container_name))?;
+        let container =
+            known.plan.meant(&request.container_name).ok_or_else(|| pod.unknown(&request.container_name))?;
         if request.options.previous {
             return Err(RunError::Unsupported("jobs run once: there is no earlier log".into()));
         }
@@ -490,7 +502,8 @@ impl Runner for Batch {
     async fn exec(&self, request: ExecRequest) -> Result<Session, RunError> {
         let pod = self.pod(&request.pod_uid)?;
         let known = pod.known();
-        let container = known.plan.meant(&request.container).ok_or_else(|| pod.unknown(&request.container))?;
+        let container =
+            known.plan.meant(&request.container).ok_or_else(|| pod.unknown(&request.container))?;
         let marks = pod.marks(container, known.plan.init.iter().any(|init| init.name == container.name));
         let job = pod.lock().job.clone();
         let Some(job) = job.filter(|_| marks.started.is_some() && marks.ended.is_none()) else {
@@ -499,9 +512,12 @@ impl Runner for Batch {
         if request.command.iter().any(|word| word.contains('\0')) {
             return Err(PlanError::Value("the command".into()).into());
         }
-        let text = exec_script(&known.plan, container, &request.command, &self.config.script, pod.folder.path())?;
+        let text =
+            exec_script(&known.plan, container, &request.command, &self.config.script, pod.folder.path())?;
         let name = format!("exec-{}.sh", uuid::Uuid::new_v4());
-        pod.folder.write(&name, text.as_bytes(), 0o700).map_err(RunError::folder("write the command's script"))?;
+        pod.folder
+            .write(&name, text.as_bytes(), 0o700)
+            .map_err(RunError::folder("write the command's script"))?;
         let mut command = self.system.inside(&job)?;
         command.arg(&self.config.script.bash).arg(pod.folder.path().join(&name));
         attach(command, request.stdin).map_err(|error| RunError::Refused {
@@ -577,13 +593,16 @@ impl Pod {
     /// What the files of a container say.
     fn marks(&self, container: &Container, init: bool) -> Marks {
         let stem = format!("{}-{}", if init { "init" } else { "run" }, container.name);
-        let time = |name: &str| -> Option<SystemTime> { self.folder.open_file(name).ok()?.metadata().ok()?.modified().ok() };
+        let time = |name: &str| -> Option<SystemTime> {
+            self.folder.open_file(name).ok()?.metadata().ok()?.modified().ok()
+        };
         let status = format!("{stem}.status");
         let code = self.folder.text(&status).and_then(|text| text.parse().ok());
         let ended = code.and_then(|code| time(&status).map(|at| (code, at)));
         let message = ended.map(|_| {
             let messages = self.folder.enter(folder::messages().as_str());
-            let bytes = messages.and_then(|folder| folder.read(&container.name, MESSAGE_LIMIT)).unwrap_or_default();
+            let bytes =
+                messages.and_then(|folder| folder.read(&container.name, MESSAGE_LIMIT)).unwrap_or_default();
             String::from_utf8_lossy(&bytes).into_owned()
         });
         Marks { started: time(&format!("{stem}.started")), ended, message: message.unwrap_or_default() }
@@ -592,7 +611,8 @@ impl Pod {
     /// Whether all containers have left their last word.
     fn is_over(&self) -> bool {
         let known = self.known();
-        let init_failed = known.plan.init.iter().any(|c| self.marks(c, true).ended.is_some_and(|(code, _)| code != 0));
+        let init_failed =
+            known.plan.init.iter().any(|c| self.marks(c, true).ended.is_some_and(|(code, _)| code != 0));
         init_failed || known.plan.containers.iter().all(|c| self.marks(c, false).ended.is_some())
     }
 }
@@ -628,19 +648,13 @@ fn attach(mut command: Command, stdin: bool) -> io::Result<Session> {
             }
         }
     });
-    async fn pump(pipe: Option<impl tokio::io::AsyncRead + Unpin>, to: mpsc::Sender<Frame>, wrap: fn(Bytes) -> Frame) {
-        let Some(mut pipe) = pipe else { return };
-        let mut buffer = vec![0; MAX_FRAME / 4];
-        while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
-            if to.send(wrap(Bytes::copy_from_slice(&buffer[..count]))).await.is_err() {
-                return;
-            }
-        }
-    }
     let (out, err) = (child.stdout.take(), child.stderr.take());
     tokio::spawn(async move {
         let pumps = async {
-            tokio::join!(pump(out, from_command.clone(), Frame::Stdout), pump(err, from_command.clone(), Frame::Stderr));
+            tokio::join!(
+                pump(out, from_command.clone(), Frame::Stdout),
+                pump(err, from_command.clone(), Frame::Stderr)
+            );
         };
         // When nobody listens any more the command is ended with its handle.
         let end = tokio::select! {
@@ -658,4 +672,19 @@ fn attach(mut command: Command, stdin: bool) -> io::Result<Session> {
         let _ = from_command.send(last).await;
     });
     Ok(Session { input: to_command, output: frames })
+}
+
+/// What a pipe gives, as frames.
+async fn pump(
+    pipe: Option<impl tokio::io::AsyncRead + Unpin>,
+    to: mpsc::Sender<Frame>,
+    wrap: fn(Bytes) -> Frame,
+) {
+    let Some(mut pipe) = pipe else { return };
+    let mut buffer = vec![0; MAX_FRAME / 4];
+    while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
+        if to.send(wrap(Bytes::copy_from_slice(&buffer[..count]))).await.is_err() {
+            return;
+        }
+    }
 }

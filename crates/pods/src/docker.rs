@@ -15,6 +15,7 @@ mod pause;
 mod status;
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -110,7 +111,7 @@ impl Docker {
         let records = Records::open(&config.root)?;
         // Two plugins on one daemon tell their pods apart by where they keep them.
         let digest = Sha256::digest(records.root().as_os_str().as_encoded_bytes());
-        let instance: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let instance = hex(&digest[..8]);
         let (changes, _) = broadcast::channel(CHANGES);
         let docker = Arc::new_cyclic(|me| Self {
             engine: Arc::new(Engine::new(config.host.clone())),
@@ -249,7 +250,10 @@ impl Docker {
             let state = self.state(pod, &slot);
             let message = matches!(state, State::Ended(_)).then(|| {
                 let mut text = pod.message(&container.name);
-                let cut = (0..=text.len().min(room)).rev().find(|&at| text.is_char_boundary(at)).unwrap_or_default();
+                let cut = (0..=text.len().min(room))
+                    .rev()
+                    .find(|&at| text.is_char_boundary(at))
+                    .unwrap_or_default();
                 text.truncate(cut);
                 room -= text.len();
                 text
@@ -313,9 +317,9 @@ impl Runner for Docker {
         let (records, known) = (self.records.clone(), Known { retrieved, plan });
         let found = tokio::task::spawn_blocking(move || {
             let folder = records.folder(&known)?;
-            let laid = records
-                .save(&folder, &known, &HashMap::new())
-                .and_then(|()| lay_out(&folder, &known.plan).map_err(RunError::folder("write the pod's files")));
+            let laid = records.save(&folder, &known, &HashMap::new()).and_then(|()| {
+                lay_out(&folder, &known.plan).map_err(RunError::folder("write the pod's files"))
+            });
             if let Err(error) = laid {
                 let _ = records.forget(&known);
                 return Err(error);
@@ -419,12 +423,15 @@ impl Runner for Docker {
         known.plan.volumes = new.volumes;
         known.plan.annotations = new.annotations;
         for name in &changed {
-            let image = new.containers.iter().find(|c| &c.name == name).map(|c| c.image.clone()).unwrap_or_default();
+            let image =
+                new.containers.iter().find(|c| &c.name == name).map(|c| c.image.clone()).unwrap_or_default();
             if let Some(container) = known.plan.containers.iter_mut().find(|c| &c.name == name) {
                 container.image.clone_from(&image);
             }
             let spec = known.retrieved.pod.spec.as_mut();
-            if let Some(container) = spec.and_then(|spec| spec.containers.iter_mut().find(|c| &c.name == name)) {
+            if let Some(container) =
+                spec.and_then(|spec| spec.containers.iter_mut().find(|c| &c.name == name))
+            {
                 container.image = Some(image);
             }
             let running = pod.name_of(&Slot::Container(name.clone()));
@@ -505,6 +512,13 @@ impl Pod {
         let bytes = messages.and_then(|folder| folder.read(container, MESSAGE_LIMIT)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// The first bytes of a log.

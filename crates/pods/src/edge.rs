@@ -71,13 +71,17 @@ pub async fn start(
     let (name, told) = (part.name(), health.part(part.name()));
     // Ends after the listener: calls that still run need it.
     let stop = CancellationToken::new();
-    let router = match part {
-        Part::Interlink => interlink_router(&config, stop.clone()).await?,
-        _ => {
-            let runner = open(part, &config, environment, stop.clone())?;
-            supervisor.spawn(Stage::Observe, format!("{name} health"), |end| watch_health(Arc::clone(&runner), health.part(format!("{name} runtime")), end));
-            plugin::router_with(runner, PluginConfig { export: config.export_pod_data, taints: config.taints.clone() })
-        }
+    let router = if part == Part::Interlink {
+        interlink_router(&config, stop.clone()).await?
+    } else {
+        let runner = open(part, &config, environment, stop.clone())?;
+        supervisor.spawn(Stage::Observe, format!("{name} health"), |end| {
+            watch_health(Arc::clone(&runner), health.part(format!("{name} runtime")), end)
+        });
+        plugin::router_with(
+            runner,
+            PluginConfig { export: config.export_pod_data, taints: config.taints.clone() },
+        )
     };
     if let Some(tls) = tls.clone() {
         supervisor.spawn(Stage::Upkeep, format!("{name} certificates"), |end| async move {
@@ -100,7 +104,11 @@ pub async fn start(
 }
 
 async fn interlink_router(config: &EdgeConfig, stop: CancellationToken) -> Result<Router, Problem> {
-    let port = if config.sidecar_port.is_empty() { Part::Docker.port().to_string() } else { config.sidecar_port.clone() };
+    let port = if config.sidecar_port.is_empty() {
+        Part::Docker.port().to_string()
+    } else {
+        config.sidecar_port.clone()
+    };
     let upstream = Upstream::new(&config.sidecar_url, &port)?;
     let settings = InterlinkConfig {
         root: config.data_root_folder.clone(),
@@ -131,7 +139,8 @@ pub fn open(
             open_batch(config, Arc::new(system), stop)
         }
         Part::Process => {
-            let root = Records::open(&config.data_root_folder).map_err(|error| error.problem())?.root().to_owned();
+            let root =
+                Records::open(&config.data_root_folder).map_err(|error| error.problem())?.root().to_owned();
             let system = Processes::new(root, config.bash_path.clone());
             let config = EdgeConfig { container_runtime: "process".into(), ..config.clone() };
             open_batch(&config, Arc::new(system), stop)
@@ -176,17 +185,22 @@ fn batch(config: &EdgeConfig) -> BatchConfig {
         options: config.singularity_default_options.clone(),
     };
     let runtime = match config.container_runtime.as_str() {
-        "enroot" => Runtime::Enroot { path: config.enroot_path.clone(), options: config.enroot_default_options.clone() },
+        "enroot" => Runtime::Enroot {
+            path: config.enroot_path.clone(),
+            options: config.enroot_default_options.clone(),
+        },
         "podman" => Runtime::Podman { path: config.podman_path.clone(), options: Vec::new() },
         "process" => Runtime::Process { bwrap: config.bwrap_path.clone() },
-        "apptainer" if config.singularity_path == "singularity" => {
-            Runtime::Singularity { path: "apptainer".into(), options: config.singularity_default_options.clone() }
-        }
+        "apptainer" if config.singularity_path == "singularity" => Runtime::Singularity {
+            path: "apptainer".into(),
+            options: config.singularity_default_options.clone(),
+        },
         _ => singularity(),
     };
-    let tsocks = config
-        .tsocks
-        .then(|| Tsocks { library: config.tsocks_path.clone(), login_node: config.tsocks_login_node.clone() });
+    let tsocks = config.tsocks.then(|| Tsocks {
+        library: config.tsocks_path.clone(),
+        login_node: config.tsocks_login_node.clone(),
+    });
     BatchConfig {
         root: config.data_root_folder.clone(),
         policy: config.policy.clone(),
@@ -238,8 +252,12 @@ fn tls(config: &EdgeConfig) -> Result<Option<Acceptor>, Problem> {
         return Err(Problem::new(&ground::CONFIG_INVALID, "TLS is enabled without a certificate.")
             .because("TLS.CertFile or TLS.KeyFile is missing"));
     };
-    let clients = ca_cert_file.clone().map_or(ClientCerts::NotAsked, |file| ClientCerts::Required(CaSource::File(file)));
-    let server = ServerTls::new(CredentialSource::Files { certificate, key }).clients(clients).alpn(["h2", "http/1.1"]);
+    let clients = ca_cert_file
+        .clone()
+        .map_or(ClientCerts::NotAsked, |file| ClientCerts::Required(CaSource::File(file)));
+    let server = ServerTls::new(CredentialSource::Files { certificate, key })
+        .clients(clients)
+        .alpn(["h2", "http/1.1"]);
     server.build(Timestamp::now()).map(Some).map_err(|error| {
         Problem::new(&ground::CERTIFICATE_UNUSABLE, "The certificate of the listener cannot be used.")
             .because(problem::chain(&error))
@@ -254,25 +272,31 @@ fn bind(part: Part, config: &EdgeConfig) -> Result<Bind, Problem> {
         _ => (&config.sidecar_address, &config.sidecar_port),
     };
     let wrong = |cause: String| {
-        Problem::new(&ground::CONFIG_INVALID, format!("`{address}` is no address to listen on.")).because(cause)
+        Problem::new(&ground::CONFIG_INVALID, format!("`{address}` is no address to listen on."))
+            .because(cause)
     };
     if let Some(path) = address.strip_prefix("unix://") {
         return Ok(Bind::Unix(PathBuf::from(path)));
     }
-    let port = if port.is_empty() { part.port() } else { port.parse().map_err(|_| wrong(format!("`{port}` is no port")))? };
+    let port = if port.is_empty() {
+        part.port()
+    } else {
+        port.parse().map_err(|_| wrong(format!("`{port}` is no port")))?
+    };
     let host = address.split_once("://").map_or(address.as_str(), |(_, host)| host).trim_end_matches('/');
     if let Ok(whole) = host.parse::<SocketAddr>() {
         return Ok(Bind::Tcp(whole));
     }
     let ip = match host {
         "" | "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        host => match host.trim_matches(['[', ']']).parse() {
-            Ok(ip) => ip,
-            Err(_) => {
+        host => {
+            if let Ok(ip) = host.trim_matches(['[', ']']).parse() {
+                ip
+            } else {
                 let found = (host, port).to_socket_addrs().map_err(|error| wrong(error.to_string()))?.next();
                 found.ok_or_else(|| wrong("the name has no address".into()))?.ip()
             }
-        },
+        }
     };
     Ok(Bind::Tcp(SocketAddr::new(ip, port)))
 }

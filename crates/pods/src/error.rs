@@ -79,9 +79,13 @@ impl Coded for RunError {
             Self::Gone(_) => Problem::new(&pods::POD_GONE, message),
             Self::UnknownContainer { .. } => Problem::new(&pods::CONTAINER_UNKNOWN, message),
             Self::Unsupported(_) => Problem::new(&pods::NOT_SUPPORTED, message),
-            Self::Folder { source, .. } => Problem::new(&pods::POD_FOLDER, message).because(source.to_string()),
+            Self::Folder { source, .. } => {
+                Problem::new(&pods::POD_FOLDER, message).because(source.to_string())
+            }
             Self::Away { reason, .. } => Problem::new(&pods::RUNTIME_AWAY, message).because(reason.clone()),
-            Self::Refused { reason, .. } => Problem::new(&pods::RUNTIME_REFUSED, message).because(reason.clone()),
+            Self::Refused { reason, .. } => {
+                Problem::new(&pods::RUNTIME_REFUSED, message).because(reason.clone())
+            }
             Self::Ending => Problem::new(&ground::INTERNAL, message).because("it was asked to stop"),
         }
     }

@@ -210,7 +210,11 @@ fn is_version(name: &str) -> bool {
 fn count_files(path: &Path) -> usize {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     entries
-        .map(|entry| if entry.file_type().is_ok_and(|kind| kind.is_dir()) { count_files(&entry.path()) } else { 1 })
+        .map(
+            |entry| {
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) { count_files(&entry.path()) } else { 1 }
+            },
+        )
         .sum()
 }
 

@@ -36,12 +36,14 @@ pub use upstream::Upstream;
 
 use crate::serve::{Caller, MAX_BODY, bad_request, refusal, whole};
 use crate::wire::extension::{EXEC, EXEC_UPGRADE, EXTENSIONS_HEADER, LIST, UPDATE, WATCH};
-use crate::wire::{LogRequest, PodCreate, PodRef, PodStatus, RetrievedPod, SESSION_HEADER, is_uid, read, read_items};
+use crate::wire::{
+    LogRequest, PodCreate, PodRef, PodStatus, RetrievedPod, SESSION_HEADER, is_uid, read, read_items,
+};
 use cache::Cache;
 use kubeconfig::Account;
 
 /// How long until a plugin that pushes nothing is asked again whether it does.
-const NO_PUSH: Duration = Duration::from_secs(60);
+const NO_PUSH: Duration = Duration::from_mins(1);
 /// Words of a plugin in our messages.
 const MAX_WORDS: usize = 4000;
 
@@ -91,15 +93,22 @@ pub async fn router(config: InterlinkConfig, upstream: Upstream, stop: Cancellat
 }
 
 fn session(headers: &HeaderMap) -> String {
-    let given = headers.get(SESSION_HEADER).and_then(|value| value.to_str().ok()).filter(|value| !value.is_empty());
+    let given =
+        headers.get(SESSION_HEADER).and_then(|value| value.to_str().ok()).filter(|value| !value.is_empty());
     given.map_or_else(|| format!("Request-{}", uuid::Uuid::new_v4()), str::to_owned)
 }
 
-async fn set_kubeconfig(State(server): State<Server>, Extension(caller): Extension<Caller>, request: Request) -> Response {
+async fn set_kubeconfig(
+    State(server): State<Server>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Response {
     if caller != Caller::Known {
         let problem = Problem::new(&ground::TOKEN_REFUSED, "An account is taken from known callers only.")
             .because("the server has no accepted tokens")
-            .advising("name a file of tokens as AcceptedTokensFile, or use client certificates or a unix socket");
+            .advising(
+                "name a file of tokens as AcceptedTokensFile, or use client certificates or a unix socket",
+            );
         return refusal(&problem);
     }
     let body = match whole(request.into_body()).await {
@@ -140,7 +149,11 @@ async fn create(State(server): State<Server>, request: Request) -> Response {
         let mut creates = Vec::new();
         for pod in pods {
             // Nodes of 2023 send pods alone; what they need is read from the cluster.
-            let gathered = if server.export { server.account.gather(pod).await } else { Ok(PodCreate { pod, ..Default::default() }) };
+            let gathered = if server.export {
+                server.account.gather(pod).await
+            } else {
+                Ok(PodCreate { pod, ..Default::default() })
+            };
             match gathered {
                 Ok(create) => creates.push(create),
                 Err(problem) => return refusal(&problem),
@@ -170,7 +183,9 @@ async fn create(State(server): State<Server>, request: Request) -> Response {
 impl Server {
     /// Sends a pod in the form the plugin takes; both are tried once if it is not known.
     async fn create_one(&self, session: &str, pod: RetrievedPod) -> Result<Response, Problem> {
-        let internal = |error: serde_json::Error| Problem::new(&ground::INTERNAL, "The pod cannot be written.").because(error.to_string());
+        let internal = |error: serde_json::Error| {
+            Problem::new(&ground::INTERNAL, "The pod cannot be written.").because(error.to_string())
+        };
         let lists = self.lists.load(Ordering::Relaxed);
         for as_list in [lists, !lists] {
             let body = if as_list { serde_json::to_vec(&[&pod]) } else { serde_json::to_vec(&pod) };
@@ -294,10 +309,11 @@ async fn status(State(server): State<Server>, request: Request) -> Response {
     if !stale.is_empty() {
         let pods: Vec<&RawValue> = stale.iter().map(|&at| &*raw[at]).collect();
         let body = Bytes::from(serde_json::to_vec(&pods).unwrap_or_default());
-        let answer = match server.upstream.send(Method::GET, "/status", &session, HeaderMap::new(), body).await {
-            Ok(answer) => answer,
-            Err(problem) => return refusal(&problem),
-        };
+        let answer =
+            match server.upstream.send(Method::GET, "/status", &session, HeaderMap::new(), body).await {
+                Ok(answer) => answer,
+                Err(problem) => return refusal(&problem),
+            };
         let code = answer.status();
         let text = match Limited::new(answer.into_body(), MAX_BODY).collect().await {
             Ok(text) => text.to_bytes(),
@@ -314,7 +330,11 @@ async fn status(State(server): State<Server>, request: Request) -> Response {
             // Plugins of 2023 name no UID; name and namespace have to do.
             let at = stale.iter().copied().find(|&at| {
                 let meta = &asked[at].metadata;
-                if state.uid.is_empty() { meta.name == state.name && meta.namespace == state.namespace } else { meta.uid == state.uid }
+                if state.uid.is_empty() {
+                    meta.name == state.name && meta.namespace == state.namespace
+                } else {
+                    meta.uid == state.uid
+                }
             });
             let Some(at) = at else { continue };
             state.uid.clone_from(&asked[at].metadata.uid);
@@ -438,7 +458,8 @@ fn explain(status: StatusCode, words: &str) -> Response {
         *response.status_mut() = status;
         return response;
     }
-    let problem = Problem::new(&pods::PLUGIN_ANSWER, format!("The plugin answered {}.", status.as_u16())).because(words.trim());
+    let problem = Problem::new(&pods::PLUGIN_ANSWER, format!("The plugin answered {}.", status.as_u16()))
+        .because(words.trim());
     let mut response = refusal(&problem);
     *response.status_mut() = status;
     response

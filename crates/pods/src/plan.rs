@@ -297,9 +297,11 @@ pub fn plan(retrieved: &RetrievedPod, policy: &Policy) -> Result<Plan, PlanError
         let label: String = id.name.chars().map(|c| if c == '.' { '-' } else { c }).take(63).collect();
         label.trim_end_matches('-').to_owned()
     });
-    let host_aliases = spec.host_aliases.iter().flatten().flat_map(|alias| {
-        alias.hostnames.iter().flatten().map(|name| (name.clone(), alias.ip.clone()))
-    });
+    let host_aliases = spec
+        .host_aliases
+        .iter()
+        .flatten()
+        .flat_map(|alias| alias.hostnames.iter().flatten().map(|name| (name.clone(), alias.ip.clone())));
     let host_aliases: Vec<_> = host_aliases.collect();
     for (name, address) in &host_aliases {
         if !path::is_object_name(name) || address.parse::<std::net::IpAddr>().is_err() {
@@ -357,12 +359,14 @@ fn volumes(
             let what = format!("the Secret `{object}`");
             let optional = secret.optional.unwrap_or_default();
             let found = data.secret(object);
-            let files = pick(found, secret.items.as_deref(), mode(secret.default_mode), optional, &what, name)?;
+            let files =
+                pick(found, secret.items.as_deref(), mode(secret.default_mode), optional, &what, name)?;
             ("secrets", object, Content::Files(files))
         } else if let Some(projected) = &volume.projected {
             let mode = mode(projected.default_mode);
             let sources = projected.sources.as_deref().unwrap_or_default();
-            let mut files = data.made(name, mode).unwrap_or_else(|| data.project(name, sources, mode, pod))?;
+            let mut files =
+                data.made(name, mode).unwrap_or_else(|| data.project(name, sources, mode, pod))?;
             // The pod itself is the newest word on its own fields.
             for downward in sources.iter().filter_map(|source| source.downward_api.as_ref()) {
                 files.extend(downward_files(downward.items.as_deref().unwrap_or_default(), mode, pod, name)?);
@@ -441,7 +445,8 @@ fn container(
             sub_path,
             target: target(&mount.mount_path, "mount path")?,
             // Files are ours to replace; a container that wrote them would write into the void.
-            read_only: mount.read_only.unwrap_or_default() || matches!(volumes[volume].content, Content::Files(_)),
+            read_only: mount.read_only.unwrap_or_default()
+                || matches!(volumes[volume].content, Content::Files(_)),
         });
     }
     let working_dir = container.working_dir.clone().filter(|dir| !dir.is_empty());
@@ -453,9 +458,8 @@ fn container(
         pull: match container.image_pull_policy.as_deref() {
             Some("Always") => Pull::Always,
             Some("Never") => Pull::Never,
-            Some(_) => Pull::IfNotPresent,
             None if image.ends_with(":latest") => Pull::Always,
-            None => Pull::IfNotPresent,
+            Some(_) | None => Pull::IfNotPresent,
         },
         image,
         command,
@@ -500,7 +504,8 @@ fn security(container: &k8s::Container, spec: &PodSpec, policy: &Policy) -> Resu
 type Quantities = BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>;
 
 fn limits(list: Option<&Quantities>) -> Limits {
-    let get = |key: &str| list.and_then(|list| list.get(key)).and_then(|quantity| Quantity::parse(&quantity.0));
+    let get =
+        |key: &str| list.and_then(|list| list.get(key)).and_then(|quantity| Quantity::parse(&quantity.0));
     let gpus = ["nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu"];
     Limits {
         cpu_milli: get("cpu").map(Quantity::milli).filter(|&milli| milli > 0),

@@ -19,7 +19,10 @@ use tokio::sync::broadcast::error::RecvError;
 use crate::runner::{Runner, Session};
 use crate::serve::{bad_request, failure, whole};
 use crate::wire::extension::{EXEC, EXEC_UPGRADE, EXTENSIONS, EXTENSIONS_HEADER, LIST, UPDATE, WATCH};
-use crate::wire::{ExecRequest, Frame, LogRequest, PodRef, PodStatus, PodUpdate, RetrievedPod, Taint, is_uid, read, read_items};
+use crate::wire::{
+    ExecRequest, Frame, LogRequest, PodRef, PodStatus, PodUpdate, RetrievedPod, Taint, is_uid, read,
+    read_items,
+};
 
 /// A watcher hears at least this often that the stream is alive.
 const HEARTBEAT: Duration = Duration::from_secs(10);
@@ -92,10 +95,18 @@ async fn create(State(plugin): State<Plugin>, request: Request) -> Response {
 fn without_contents(pod: &mut RetrievedPod) {
     let Some(spec) = &mut pod.pod.spec else { return };
     let carried = |volume: &k8s_openapi::api::core::v1::Volume| {
-        volume.config_map.is_some() || volume.secret.is_some() || volume.projected.is_some() || volume.downward_api.is_some()
+        volume.config_map.is_some()
+            || volume.secret.is_some()
+            || volume.projected.is_some()
+            || volume.downward_api.is_some()
     };
-    let gone: Vec<String> =
-        spec.volumes.iter().flatten().filter(|volume| carried(volume)).map(|volume| volume.name.clone()).collect();
+    let gone: Vec<String> = spec
+        .volumes
+        .iter()
+        .flatten()
+        .filter(|volume| carried(volume))
+        .map(|volume| volume.name.clone())
+        .collect();
     for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
         if let Some(mounts) = &mut container.volume_mounts {
             mounts.retain(|mount| !gone.contains(&mount.name));
@@ -136,7 +147,8 @@ async fn status(State(plugin): State<Plugin>, request: Request) -> Response {
 
 async fn pods(request: Request) -> Result<Vec<PodRef>, Response> {
     let body = whole(request.into_body()).await?;
-    let pods = read_items::<PodRef>(&body, "a pod, or a list of them").map_err(|error| bad_request(&error))?;
+    let pods =
+        read_items::<PodRef>(&body, "a pod, or a list of them").map_err(|error| bad_request(&error))?;
     if pods.items.iter().any(|pod| !is_uid(&pod.metadata.uid)) {
         return Err(bad_request(&"a pod has no UID of Kubernetes' form"));
     }

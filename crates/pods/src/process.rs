@@ -45,7 +45,10 @@ impl BatchSystem for Processes {
         let output = fs::File::create(job.folder.join("job.out")).map_err(refused("cannot write job.out"))?;
         let mut command = Command::new("setsid");
         command.arg(&self.bash).arg(&job.script).current_dir("/");
-        command.stdin(Stdio::null()).stdout(output.try_clone().map_err(refused("cannot write job.out"))?).stderr(output);
+        command
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().map_err(refused("cannot write job.out"))?)
+            .stderr(output);
         // No group of its own yet: `setsid` would then go on in another process than the one we know.
         let mut child = command.spawn().map_err(refused("cannot run setsid"))?;
         let id = child.id().and_then(identity).unwrap_or_else(|| "0-0".into());
@@ -59,10 +62,13 @@ impl BatchSystem for Processes {
         let mut jobs = Vec::new();
         for entry in entries.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            let Some(uid) = name.get(name.len().saturating_sub(36)..).filter(|uid| is_uid(uid)) else { continue };
+            let Some(uid) = name.get(name.len().saturating_sub(36)..).filter(|uid| is_uid(uid)) else {
+                continue;
+            };
             let Ok(folder) = Folder::open(&entry.path()) else { continue };
             let Some(id) = running_id(&folder) else { continue };
-            let alive = id.split_once('-').and_then(|(pid, _)| pid.parse().ok()).and_then(identity) == Some(id.clone());
+            let alive = id.split_once('-').and_then(|(pid, _)| pid.parse().ok()).and_then(identity)
+                == Some(id.clone());
             let state = if alive { JobState::Running } else { JobState::Killed(137, "ProcessLost") };
             jobs.push(JobSeen { id, name: uid.to_owned(), state });
         }
@@ -71,7 +77,9 @@ impl BatchSystem for Processes {
 
     async fn cancel(&self, _name: &str, id: Option<&str>, grace: Duration) -> Result<(), RunError> {
         let Some(id) = id else { return Ok(()) };
-        let alive = || id.split_once('-').and_then(|(pid, _)| pid.parse().ok()).and_then(identity).as_deref() == Some(id);
+        let alive = || {
+            id.split_once('-').and_then(|(pid, _)| pid.parse().ok()).and_then(identity).as_deref() == Some(id)
+        };
         let group = id.split_once('-').and_then(|(pid, _)| pid.parse().ok()).and_then(Pid::from_raw);
         let Some(group) = group.filter(|_| alive()) else { return Ok(()) };
         let _ = kill_process_group(group, Signal::TERM);
@@ -92,7 +100,9 @@ impl BatchSystem for Processes {
 
 /// The id as it was recorded, or as the script itself noted it when the plugin died in between.
 fn running_id(folder: &Folder) -> Option<String> {
-    folder.text("JobID.jid").or_else(|| folder.text("job.pid").and_then(|pid| pid.parse().ok()).and_then(identity))
+    folder
+        .text("JobID.jid")
+        .or_else(|| folder.text("job.pid").and_then(|pid| pid.parse().ok()).and_then(identity))
 }
 
 /// A process beyond doubt: its id and when it started. `None` if it has ended.

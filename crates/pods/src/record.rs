@@ -19,7 +19,7 @@ use crate::wire::{RetrievedPod, is_uid};
 
 const RECORD: &str = "pod.json";
 /// How long a deleted UID is remembered.
-const REMEMBER: Duration = Duration::from_secs(24 * 60 * 60);
+const REMEMBER: Duration = Duration::from_hours(24);
 /// No pod comes near this.
 const MAX_RECORD: u64 = 256 * 1024 * 1024;
 
@@ -66,7 +66,8 @@ impl Records {
 
     /// The folder of a pod, made if it is not there.
     pub fn folder(&self, known: &Known) -> Result<Folder, RunError> {
-        folder::pod_folder(&self.root, &known.id().folder()).map_err(RunError::folder("make the pod's folder"))
+        folder::pod_folder(&self.root, &known.id().folder())
+            .map_err(RunError::folder("make the pod's folder"))
     }
 
     /// Records a pod, over what was recorded of it before.
@@ -131,7 +132,8 @@ impl Records {
 
     fn sweep(&self) {
         for mark in std::fs::read_dir(self.root.join(".deleted")).into_iter().flatten().flatten() {
-            let age = mark.metadata().and_then(|meta| meta.modified()).ok().and_then(|time| time.elapsed().ok());
+            let age =
+                mark.metadata().and_then(|meta| meta.modified()).ok().and_then(|time| time.elapsed().ok());
             if age.is_some_and(|age| age > REMEMBER) {
                 let _ = std::fs::remove_file(mark.path());
             }

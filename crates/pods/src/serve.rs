@@ -56,12 +56,14 @@ impl Listener {
     /// Binds. A socket file that nobody listens on any more is replaced.
     pub async fn bind(bind: &Bind) -> Result<Self, Problem> {
         let failed = |what: String, error: io::Error| {
-            Problem::new(&ground::ADDRESS_IN_USE, format!("The listener cannot bind {what}.")).because(error.to_string())
+            Problem::new(&ground::ADDRESS_IN_USE, format!("The listener cannot bind {what}."))
+                .because(error.to_string())
         };
         match bind {
-            Bind::Tcp(address) => {
-                TcpListener::bind(address).await.map(Self::Tcp).map_err(|error| failed(address.to_string(), error))
-            }
+            Bind::Tcp(address) => TcpListener::bind(address)
+                .await
+                .map(Self::Tcp)
+                .map_err(|error| failed(address.to_string(), error)),
             Bind::Unix(path) => {
                 bind_socket(path).await.map_err(|error| failed(path.display().to_string(), error))
             }
@@ -71,7 +73,9 @@ impl Listener {
     /// Where it listens, for people.
     pub fn name(&self) -> String {
         match self {
-            Self::Tcp(listener) => listener.local_addr().map_or_else(|error| error.to_string(), |at| at.to_string()),
+            Self::Tcp(listener) => {
+                listener.local_addr().map_or_else(|error| error.to_string(), |at| at.to_string())
+            }
             Self::Unix(_, path) => format!("unix://{}", path.display()),
         }
     }
@@ -145,7 +149,8 @@ impl Guard {
 
     fn admits(&self, request: &Request<Incoming>) -> bool {
         let Some(tokens) = &self.tokens else { return true };
-        let shown = request.headers().get(header::AUTHORIZATION).map(http::HeaderValue::as_bytes).unwrap_or_default();
+        let shown =
+            request.headers().get(header::AUTHORIZATION).map(http::HeaderValue::as_bytes).unwrap_or_default();
         let Some((scheme, token)) = shown.split_at_checked(7) else { return false };
         scheme.eq_ignore_ascii_case(b"bearer ") && tokens.holds(token.trim_ascii())
     }
@@ -159,7 +164,8 @@ impl Tokens {
         if read.as_ref().is_none_or(|(at, _)| at.elapsed() > TOKENS_AGE) {
             match fs::read_to_string(&self.file) {
                 Ok(text) => {
-                    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+                    let lines =
+                        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
                     let hashes = lines.map(|line| Sha256::digest(line).into()).collect();
                     *read = Some((Instant::now(), hashes));
                 }
@@ -184,7 +190,13 @@ pub enum Caller {
 }
 
 /// Serves until `stop`, then lets running calls finish for a while.
-pub async fn serve(listener: Listener, tls: Option<Acceptor>, guard: Guard, router: Router, stop: CancellationToken) {
+pub async fn serve(
+    listener: Listener,
+    tls: Option<Acceptor>,
+    guard: Guard,
+    router: Router,
+    stop: CancellationToken,
+) {
     let tasks = TaskTracker::new();
     loop {
         let accepted = tokio::select! {
@@ -282,7 +294,8 @@ pub const MAX_BODY: usize = 256 * 1024 * 1024;
 /// Reads a whole body.
 pub async fn whole(body: Body) -> Result<bytes::Bytes, Response> {
     axum::body::to_bytes(body, MAX_BODY).await.map_err(|error| {
-        let problem = Problem::new(&ground::BAD_REQUEST, "The body cannot be read.").because(error.to_string());
+        let problem =
+            Problem::new(&ground::BAD_REQUEST, "The body cannot be read.").because(error.to_string());
         let mut response = refusal(&problem);
         *response.status_mut() = StatusCode::PAYLOAD_TOO_LARGE;
         response

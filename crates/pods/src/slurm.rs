@@ -55,7 +55,8 @@ impl Slurm {
         command.stdin(Stdio::null()).kill_on_drop(true);
         let away = |reason: String| RunError::Away { runtime: "Slurm", reason };
         let output = timeout(PATIENCE, command.output()).await;
-        let output = output.map_err(|_| away(format!("{} did not end in {PATIENCE:?}", program.display())))?;
+        let output =
+            output.map_err(|_| away(format!("{} did not end in {PATIENCE:?}", program.display())))?;
         output.map_err(|error| away(format!("{} cannot be run: {error}", program.display())))
     }
 }
@@ -70,15 +71,22 @@ impl BatchSystem for Slurm {
         let script = job.script.display().to_string();
         // NONE: the job gets a fresh environment of its user, nothing of the plugin's.
         let words = ["--parsable", "--export=NONE", "--input=/dev/null", &script];
-        let output = self.run(&self.config.sbatch, &words).await.map_err(|error| SubmitError::Unclear(error.to_string()))?;
+        let output = self
+            .run(&self.config.sbatch, &words)
+            .await
+            .map_err(|error| SubmitError::Unclear(error.to_string()))?;
         let text = String::from_utf8_lossy(&output.stdout);
         let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         if let Some(id) = job_id(&text) {
             return Ok(id);
         }
         // The controller may have taken the job although the answer was lost.
-        let lost = ["timed out", "Unable to contact", "onnection", "ommunication", "Zero Bytes", "temporarily"];
-        if output.status.success() || output.status.code().is_none() || lost.iter().any(|word| complaint.contains(word)) {
+        let lost =
+            ["timed out", "Unable to contact", "onnection", "ommunication", "Zero Bytes", "temporarily"];
+        if output.status.success()
+            || output.status.code().is_none()
+            || lost.iter().any(|word| complaint.contains(word))
+        {
             Err(SubmitError::Unclear(complaint))
         } else {
             Err(SubmitError::Refused(complaint))
@@ -87,7 +95,8 @@ impl BatchSystem for Slurm {
 
     async fn list(&self) -> Result<Vec<JobSeen>, RunError> {
         let whose = if self.config.all_users { "--all" } else { "--me" };
-        let output = self.run(&self.config.squeue, &["--noheader", whose, "--states=all", "-O", COLUMNS]).await?;
+        let output =
+            self.run(&self.config.squeue, &["--noheader", whose, "--states=all", "-O", COLUMNS]).await?;
         let away = |reason: String| RunError::Away { runtime: "Slurm", reason };
         if !output.status.success() {
             return Err(away(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
@@ -103,7 +112,8 @@ impl BatchSystem for Slurm {
         let output = self.run(&self.config.scancel, &["--quiet", word]).await?;
         let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         // A job that has ended, or is forgotten, is cancelled already.
-        let over = complaint.contains("Invalid job id") || complaint.contains("already completing or completed");
+        let over =
+            complaint.contains("Invalid job id") || complaint.contains("already completing or completed");
         if output.status.success() || over {
             return Ok(());
         }
@@ -113,7 +123,15 @@ impl BatchSystem for Slurm {
     fn inside(&self, id: &str) -> Result<Command, RunError> {
         let mut command = Command::new(&self.config.srun);
         command.env_clear().envs(self.config.environment.iter().map(|(k, v)| (k, v)));
-        command.args([&format!("--jobid={id}"), "--overlap", "--ntasks=1", "--mem=0", "--quiet", "--export=NONE", "--"]);
+        command.args([
+            &format!("--jobid={id}"),
+            "--overlap",
+            "--ntasks=1",
+            "--mem=0",
+            "--quiet",
+            "--export=NONE",
+            "--",
+        ]);
         Ok(command)
     }
 }
@@ -130,13 +148,20 @@ fn parse_jobs(text: &str) -> Result<Vec<JobSeen>, String> {
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         let fields: Vec<&str> = line.split('|').map(str::trim).collect();
         // A name of somebody else's job may hold bars; ours never do.
-        let [id, middle @ .., state, raw, reason, ""] = fields.as_slice() else { return Err(line.to_owned()) };
+        let [id, middle @ .., state, raw, reason, ""] = fields.as_slice() else {
+            return Err(line.to_owned());
+        };
         let raw = raw.parse::<i32>().map_err(|_| line.to_owned())?;
-        let state_word = !state.is_empty() && state.len() <= 4 && state.bytes().all(|b| b.is_ascii_uppercase());
+        let state_word =
+            !state.is_empty() && state.len() <= 4 && state.bytes().all(|b| b.is_ascii_uppercase());
         if !id.starts_with(|c: char| c.is_ascii_digit()) || !state_word || middle.is_empty() {
             return Err(line.to_owned());
         }
-        jobs.push(JobSeen { id: (*id).to_owned(), name: middle.join("|"), state: job_state(state, raw, reason) });
+        jobs.push(JobSeen {
+            id: (*id).to_owned(),
+            name: middle.join("|"),
+            state: job_state(state, raw, reason),
+        });
     }
     Ok(jobs)
 }
@@ -153,7 +178,10 @@ mod tests {
         let text = "1|wrap|F|1792|NonZeroExitCode|\n2|cf9e6237-0c5f-47c2-a6d8-912b12f93a20|R|0|None|\n3_[1-4]|a|b|PD|0|Resources|\n";
         let jobs = parse_jobs(text).unwrap();
         assert_eq!(jobs[0].state, JobState::Ended(1792));
-        assert_eq!((jobs[1].name.as_str(), &jobs[1].state), ("cf9e6237-0c5f-47c2-a6d8-912b12f93a20", &JobState::Running));
+        assert_eq!(
+            (jobs[1].name.as_str(), &jobs[1].state),
+            ("cf9e6237-0c5f-47c2-a6d8-912b12f93a20", &JobState::Running)
+        );
         assert_eq!((jobs[2].name.as_str(), &jobs[2].state), ("a|b", &JobState::Pending("Resources".into())));
         assert_eq!(job_id("4\n").as_deref(), Some("4"));
         assert_eq!(job_id("warning\n4;cluster\n").as_deref(), Some("4"));

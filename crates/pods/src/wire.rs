@@ -27,7 +27,6 @@ pub fn is_uid(text: &str) -> bool {
     let parts: Vec<&str> = text.split('-').collect();
     parts.len() == groups.len()
         && parts.iter().zip(groups).all(|(part, length)| {
-            part.len() == length
-                && part.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+            part.len() == length && part.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
         })
 }

@@ -1,5 +1,7 @@
 //! Pods against the recorded words of the originals and the real things that run them.
 
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
 mod it {
     mod api;
     mod crash;

@@ -49,7 +49,11 @@ struct Reading {
 pub(super) fn read(source: Source, options: LogOptions) -> LogStream {
     let since = match options.since_seconds {
         0 => options.since_time,
-        seconds => Timestamp::now().checked_sub(jiff::SignedDuration::from_secs(seconds.min(1 << 40) as i64)).ok(),
+        seconds => Timestamp::now()
+            .checked_sub(jiff::SignedDuration::from_secs(
+                i64::try_from(seconds.min(1 << 40)).unwrap_or_default(),
+            ))
+            .ok(),
     };
     let skip_to_tail = (options.tail > 0).then(|| usize::try_from(options.tail).unwrap_or(usize::MAX));
     let reading = Reading { source, file: None, follow: options.follow, skip_to_tail, since };

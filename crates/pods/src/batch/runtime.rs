@@ -82,7 +82,8 @@ impl Runtime {
                 command.extend(own_words(container));
                 // Both names of the product; what it does not know it ignores.
                 let exports = container.env.iter().flat_map(|(key, value)| {
-                    ["SINGULARITYENV", "APPTAINERENV"].map(|prefix| (format!("{prefix}_{key}"), value.clone().into()))
+                    ["SINGULARITYENV", "APPTAINERENV"]
+                        .map(|prefix| (format!("{prefix}_{key}"), value.clone().into()))
                 });
                 Ok(Launch { before: vec![], clean: false, exports: exports.collect(), command })
             }
@@ -90,17 +91,28 @@ impl Runtime {
                 let name = format!("{}-{}", container.name, plan.id.uid);
                 let file = Word::variable(WORK).then(format!("/{name}.sqsh"));
                 let before = vec![
-                    vec![path.as_str().into(), "import".into(), "--output".into(), file.clone(), image.into()],
+                    vec![
+                        path.as_str().into(),
+                        "import".into(),
+                        "--output".into(),
+                        file.clone(),
+                        image.into(),
+                    ],
                     vec![path.as_str().into(), "create".into(), "--name".into(), name.as_str().into(), file],
                 ];
                 let mut command: Vec<Word> = vec![path.as_str().into(), "start".into()];
                 command.extend(options.iter().map(|option| Word::from(option.as_str())));
                 for bind in &binds {
                     let mode = if bind.read_only { "ro" } else { "rw" };
-                    command.extend(["--mount".into(), bind.source.clone().then(format!(":{}:{mode}", bind.target))]);
+                    command.extend([
+                        "--mount".into(),
+                        bind.source.clone().then(format!(":{}:{mode}", bind.target)),
+                    ]);
                 }
                 // By name only: the value comes from the environment and is in no list of processes.
-                command.extend(container.env.iter().flat_map(|(key, _)| ["--env".into(), Word::from(key.as_str())]));
+                command.extend(
+                    container.env.iter().flat_map(|(key, _)| ["--env".into(), Word::from(key.as_str())]),
+                );
                 command.push(name.into());
                 command.extend(own_words(container));
                 Ok(Launch { before, clean: false, exports: exports(container), command })
@@ -115,7 +127,9 @@ impl Runtime {
                     let mode = if bind.read_only { ",readonly" } else { "" };
                     command.extend(["--mount".into(), value.then(format!(",target={}{mode}", bind.target))]);
                 }
-                command.extend(container.env.iter().flat_map(|(key, _)| ["--env".into(), Word::from(key.as_str())]));
+                command.extend(
+                    container.env.iter().flat_map(|(key, _)| ["--env".into(), Word::from(key.as_str())]),
+                );
                 if let Some(user) = container.security.user {
                     command.extend(["--user".into(), Word::from(user.to_string())]);
                 }
@@ -127,7 +141,9 @@ impl Runtime {
                 }
                 command.push(image.into());
                 let rest = container.command.iter().flat_map(|words| words.iter().skip(1));
-                command.extend(rest.chain(container.args.iter().flatten()).map(|word| Word::from(word.as_str())));
+                command.extend(
+                    rest.chain(container.args.iter().flatten()).map(|word| Word::from(word.as_str())),
+                );
                 Ok(Launch { before: vec![], clean: false, exports: exports(container), command })
             }
             Self::Process { bwrap } => process(container, &binds, bwrap, &image, image_prefix),
@@ -165,7 +181,8 @@ fn process(
         command.extend(["--bind".into(), copy, "/".into()]);
     } else {
         command.extend(["--tmpfs", "/"].map(Word::from));
-        for folder in ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt", "/home", "/root"] {
+        for folder in ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt", "/home", "/root"]
+        {
             command.extend(["--ro-bind-try", folder, folder].map(Word::from));
         }
         command.extend(["--tmpfs", "/var", "--tmpfs", "/run"].map(Word::from));
@@ -176,7 +193,12 @@ fn process(
         command.extend([flag.into(), bind.source.clone(), bind.target.as_str().into()]);
     }
     if let Some(dir) = &container.working_dir {
-        command.extend(["--dir".into(), Word::from(dir.as_str()), "--chdir".into(), Word::from(dir.as_str())]);
+        command.extend([
+            "--dir".into(),
+            Word::from(dir.as_str()),
+            "--chdir".into(),
+            Word::from(dir.as_str()),
+        ]);
     } else {
         command.extend(["--chdir", "/"].map(Word::from));
     }

@@ -61,7 +61,12 @@ t_main() { t_run "run-$1" "$2" & T_PIDS="$T_PIDS $!"; }
 "#;
 
 /// The whole script. `flags` are options of the batch system, already checked.
-pub fn script(plan: &Plan, config: &ScriptConfig, folder: &Path, flags: &[String]) -> Result<String, PlanError> {
+pub fn script(
+    plan: &Plan,
+    config: &ScriptConfig,
+    folder: &Path,
+    flags: &[String],
+) -> Result<String, PlanError> {
     let mut out = format!("#!{}\n", config.bash);
     let folder = folder.display().to_string();
     if folder.contains(|c: char| c.is_control() || c == '"') || config.bash.contains(char::is_whitespace) {
@@ -75,7 +80,8 @@ pub fn script(plan: &Plan, config: &ScriptConfig, folder: &Path, flags: &[String
     for flag in own.iter().chain(flags) {
         let _ = writeln!(out, "#SBATCH {flag}");
     }
-    let _ = writeln!(out, "# The pod {}/{}. All values of the pod are quoted.", plan.id.namespace, plan.id.name);
+    let _ =
+        writeln!(out, "# The pod {}/{}. All values of the pod are quoted.", plan.id.namespace, plan.id.name);
     out.push_str("umask 022\n");
     let _ = writeln!(out, "T_DIR={}", quote(&folder));
     if config.shared {
@@ -95,7 +101,11 @@ pub fn script(plan: &Plan, config: &ScriptConfig, folder: &Path, flags: &[String
     if let Some(tsocks) = &config.tsocks {
         out.push_str(&tsocks_lines(tsocks));
     }
-    if let Some(lines) = plan.annotations.get("slurm-job.vk.io/pre-exec").or_else(|| plan.annotations.get("job.vk.io/pre-exec")) {
+    if let Some(lines) = plan
+        .annotations
+        .get("slurm-job.vk.io/pre-exec")
+        .or_else(|| plan.annotations.get("job.vk.io/pre-exec"))
+    {
         // Only here if the host's policy names the annotation.
         let _ = writeln!(out, "{}", lines.trim_end());
     }
@@ -126,7 +136,13 @@ pub fn script(plan: &Plan, config: &ScriptConfig, folder: &Path, flags: &[String
 }
 
 /// A script that runs one command as the container would.
-pub fn exec_script(plan: &Plan, container: &Container, command: &[String], config: &ScriptConfig, folder: &Path) -> Result<String, PlanError> {
+pub fn exec_script(
+    plan: &Plan,
+    container: &Container,
+    command: &[String],
+    config: &ScriptConfig,
+    folder: &Path,
+) -> Result<String, PlanError> {
     let once = Container { command: Some(command.to_vec()), args: None, ..container.clone() };
     let mut launch = config.runtime.launch(plan, &once, &config.image_prefix)?;
     // The container's own preparations have been made.

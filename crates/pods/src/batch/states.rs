@@ -133,10 +133,17 @@ pub fn container_state(marks: &Marks, job: &JobView, turn: Turn) -> ContainerSta
             let code = exit_code(*raw);
             // A container whose turn never came did not end well, even if the job did.
             let code = if code == 0 && marks.started.is_none() { 125 } else { code };
-            ended(code, if code == 0 { "Completed" } else { "Error" }, None, "the job ended without a word of the container")
+            ended(
+                code,
+                if code == 0 { "Completed" } else { "Error" },
+                None,
+                "the job ended without a word of the container",
+            )
         }
         JobView::Seen(JobState::Killed(code, reason)) => ended(*code, reason, None, ""),
-        JobView::Forgotten => ended(137, "JobLost", None, "the job is gone and left no word of the container"),
+        JobView::Forgotten => {
+            ended(137, "JobLost", None, "the job is gone and left no word of the container")
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! A word is made of literal text and of the few variables that the script itself sets. Literal
 //! text is put into single quotes, inside of which a shell reads nothing at all.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 /// One word of a command.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub fn quote_bytes(bytes: &[u8]) -> String {
         if byte.is_ascii_alphanumeric() || b" ./_-:,=\n".contains(&byte) {
             escaped.push(char::from(byte));
         } else {
-            escaped.push_str(&format!("\\0{byte:03o}"));
+            let _ = write!(escaped, "\\0{byte:03o}");
         }
     }
     quote(&escaped)

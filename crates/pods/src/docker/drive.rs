@@ -22,7 +22,7 @@ use crate::plan::Plan;
 /// Where it is noted that a container is about to be started for the first time.
 const STARTED: &str = "started";
 /// The first wait after a failure, and the longest.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_mins(1));
 /// Kubernetes takes this much of a log as last message.
 const MESSAGE_LINES: &str = "80";
 const MESSAGE_BYTES: usize = 2048;
@@ -120,11 +120,17 @@ impl Docker {
         let body = match slot {
             Slot::Pause => {
                 pause::ensure(api).await?;
-                create::pause(plan, &self.instance, &Network { mode: &self.config.network, dns: &self.config.dns })
+                create::pause(
+                    plan,
+                    &self.instance,
+                    &Network { mode: &self.config.network, dns: &self.config.dns },
+                )
             }
             Slot::Container(name) => {
                 let Some(container) = plan.container(name) else { return Ok(()) };
-                image::ensure(api, container, self.config.pull.unwrap_or(container.pull)).await.map_err(Stuck::Image)?;
+                image::ensure(api, container, self.config.pull.unwrap_or(container.pull))
+                    .await
+                    .map_err(Stuck::Image)?;
                 create::container(plan, container, &pod.folder, &self.instance)
                     .map_err(RunError::folder(format!("mount the volumes of `{name}`")))?
             }
@@ -182,7 +188,8 @@ impl Docker {
                 continue;
             }
             let Ok(api) = self.engine.api().await else { return };
-            let options = LogsOptions { stdout: true, stderr: true, tail: MESSAGE_LINES.into(), ..Default::default() };
+            let options =
+                LogsOptions { stdout: true, stderr: true, tail: MESSAGE_LINES.into(), ..Default::default() };
             let name = pod.name_of(&slot);
             let mut log = std::pin::pin!(api.logs(&name, Some(options)));
             let mut text = Vec::new();
@@ -198,14 +205,16 @@ impl Docker {
     /// Ends and removes one container of a pod.
     pub(super) async fn take_down(&self, api: &Api, name: &str, grace: Duration) -> Result<(), RunError> {
         let seconds = i32::try_from(grace.as_secs()).unwrap_or(i32::MAX);
-        let stopped = api.stop_container(name, Some(StopContainerOptions { t: Some(seconds), ..Default::default() }));
+        let stopped =
+            api.stop_container(name, Some(StopContainerOptions { t: Some(seconds), ..Default::default() }));
         match stopped.await {
             Ok(()) => {}
             // Not running, or not there.
             Err(error) if matches!(status(&error), Some(304 | 404)) => {}
             Err(error) => return Err(failed(format!("stop the container `{name}`"))(error)),
         }
-        let removed = api.remove_container(name, Some(RemoveContainerOptions { v: true, ..Default::default() }));
+        let removed =
+            api.remove_container(name, Some(RemoveContainerOptions { v: true, ..Default::default() }));
         match removed.await {
             Ok(()) => {}
             // Not there, or being removed by somebody else.

@@ -37,7 +37,8 @@ impl Engine {
             Some(address) => Api::connect_with_http(address, REQUEST_SECONDS, API_DEFAULT_VERSION),
             None => Api::connect_with_unix(&self.host, REQUEST_SECONDS, API_DEFAULT_VERSION),
         };
-        let away = |reason: String| RunError::Away { runtime: "Docker", reason: format!("{}: {reason}", self.host) };
+        let away =
+            |reason: String| RunError::Away { runtime: "Docker", reason: format!("{}: {reason}", self.host) };
         let api = connect().map_err(|error| away(error.to_string()))?;
         let api = timeout(CONNECT, api.negotiate_version()).await;
         let api = api.map_err(|_| away("no answer".into()))?.map_err(|error| away(error.to_string()))?;

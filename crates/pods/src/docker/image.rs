@@ -44,8 +44,11 @@ pub(super) async fn ensure(api: &Api, container: &Container, pull: Pull) -> Resu
 
 async fn pull(api: &Api, image: &str) -> Result<(), Waiting> {
     let (from, tag) = reference(image);
-    let options =
-        CreateImageOptions { from_image: Some(from.to_owned()), tag: tag.map(str::to_owned), ..Default::default() };
+    let options = CreateImageOptions {
+        from_image: Some(from.to_owned()),
+        tag: tag.map(str::to_owned),
+        ..Default::default()
+    };
     let progress = api.create_image(Some(options), None, None).try_collect::<Vec<_>>().await;
     let progress = progress.map_err(|error| waiting("ErrImagePull", image, &words(&error)))?;
     match progress.into_iter().find_map(|step| step.error_detail) {

@@ -82,14 +82,17 @@ mod tests {
 
     fn pod(init: usize, main: usize) -> Plan {
         let make = |prefix: &str, count: usize| -> Vec<k8s::Container> {
-            (0..count).map(|n| k8s::Container { name: format!("{prefix}{n}"), ..Default::default() }).collect()
+            (0..count)
+                .map(|n| k8s::Container { name: format!("{prefix}{n}"), ..Default::default() })
+                .collect()
         };
         let mut pod = k8s::Pod::default();
         pod.metadata.name = Some("p".into());
         pod.metadata.namespace = Some("n".into());
         pod.metadata.uid = Some("cf9e6237-0c5f-47c2-a6d8-912b12f93a20".into());
         let init = Some(make("i", init));
-        pod.spec = Some(k8s::PodSpec { init_containers: init, containers: make("m", main), ..Default::default() });
+        pod.spec =
+            Some(k8s::PodSpec { init_containers: init, containers: make("m", main), ..Default::default() });
         plan(&RetrievedPod { pod, ..Default::default() }, &Policy::default()).unwrap()
     }
 

@@ -179,7 +179,8 @@ impl Observed {
     pub(super) async fn look_at_all(&self, api: &Api) -> Result<(), RunError> {
         let ours = vec![format!("{INSTANCE}={}", self.instance)];
         let filters = Some(HashMap::from([("label".into(), ours)]));
-        let listed = api.list_containers(Some(ListContainersOptions { all: true, filters, ..Default::default() }));
+        let listed =
+            api.list_containers(Some(ListContainersOptions { all: true, filters, ..Default::default() }));
         let listed = listed.await.map_err(failed("list containers"))?;
         let ids: Vec<String> = listed.into_iter().filter_map(|container| container.id).collect();
         let known: Vec<(String, String)> =
@@ -189,7 +190,8 @@ impl Observed {
                 self.gone(&name);
             }
         }
-        let mut looks = stream::iter(ids).map(|id| async move { self.look(api, &id).await }).buffer_unordered(LOOKS);
+        let mut looks =
+            stream::iter(ids).map(|id| async move { self.look(api, &id).await }).buffer_unordered(LOOKS);
         while let Some(look) = looks.next().await {
             look?;
         }

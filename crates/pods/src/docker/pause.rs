@@ -35,6 +35,11 @@ pub(super) async fn ensure(api: &Api) -> Result<(), RunError> {
     made.try_collect::<Vec<_>>().await.map(drop).map_err(failed("make the pause image"))
 }
 
+/// Where the program is loaded.
+const BASE: u64 = 0x40_0000;
+/// The headers of the file and of its one segment.
+const HEADERS: u64 = 64 + 56;
+
 /// A program for this machine's kind of processor, which is the daemon's too.
 fn program() -> Result<Vec<u8>, RunError> {
     let (machine, code): (u16, &[u8]) = match std::env::consts::ARCH {
@@ -44,16 +49,14 @@ fn program() -> Result<Vec<u8>, RunError> {
         "aarch64" => (
             183,
             &[
-                0x28, 0x09, 0x80, 0xd2, 0, 0, 0x80, 0xd2, 1, 0, 0x80, 0xd2, 2, 0, 0x80, 0xd2, 3, 0, 0x80, 0xd2, 4, 0,
-                0x80, 0xd2, 1, 0, 0, 0xd4, 0xf9, 0xff, 0xff, 0x17,
+                0x28, 0x09, 0x80, 0xd2, 0, 0, 0x80, 0xd2, 1, 0, 0x80, 0xd2, 2, 0, 0x80, 0xd2, 3, 0, 0x80,
+                0xd2, 4, 0, 0x80, 0xd2, 1, 0, 0, 0xd4, 0xf9, 0xff, 0xff, 0x17,
             ],
         ),
         other => {
             return Err(RunError::Unsupported(format!("there is no pause program for {other} processors")));
         }
     };
-    const BASE: u64 = 0x40_0000;
-    const HEADERS: u64 = 64 + 56;
     let size = HEADERS + code.len() as u64;
     let mut elf = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let mut put = |bytes: &[u8]| elf.extend_from_slice(bytes);

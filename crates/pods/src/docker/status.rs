@@ -52,7 +52,9 @@ pub(super) fn container_status(facts: Facts<'_>) -> ContainerStatus {
             state.running = Some(ContainerStateRunning { started_at: seen.started.map(Time) });
             status.ready = true;
         }
-        Some(seen) if matches!(seen.state, State::Ended(_)) => state.terminated = Some(terminated(seen, message)),
+        Some(seen) if matches!(seen.state, State::Ended(_)) => {
+            state.terminated = Some(terminated(seen, message))
+        }
         _ if lost => {
             state.terminated = Some(ContainerStateTerminated {
                 exit_code: 137,

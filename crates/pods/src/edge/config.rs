@@ -203,7 +203,12 @@ const PLACES: &[&str] = &["./kustomizations/InterLinkConfig.yaml", "/etc/interli
 const SLURM_PLACES: &[&str] = &["/etc/interlink/SlurmConfig.yaml"];
 
 /// Puts a file and variables over `base`. `named` is a file that must be there.
-pub fn load(base: EdgeConfig, part: Part, named: Option<&Path>, environment: &Environment) -> Result<EdgeConfig, Problem> {
+pub fn load(
+    base: EdgeConfig,
+    part: Part,
+    named: Option<&Path>,
+    environment: &Environment,
+) -> Result<EdgeConfig, Problem> {
     let variable = |name: &str| environment.get(name).filter(|value| !value.is_empty());
     let slurm = part == Part::Slurm;
     let file = named
@@ -224,7 +229,8 @@ pub fn load(base: EdgeConfig, part: Part, named: Option<&Path>, environment: &En
 
 fn merge(base: &EdgeConfig, path: &Path) -> Result<EdgeConfig, Problem> {
     let wrong = |cause: String| {
-        Problem::new(&ground::CONFIG_UNREADABLE, format!("The file {} cannot be used.", path.display())).because(cause)
+        Problem::new(&ground::CONFIG_UNREADABLE, format!("The file {} cannot be used.", path.display()))
+            .because(cause)
     };
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     let over: serde_json::Value = serde_saphyr::from_str(&text).map_err(|error| wrong(error.to_string()))?;
@@ -290,8 +296,13 @@ fn overwrite<'a>(
 /// The variables that Slurm's programs need; nothing else of a plugin's reaches jobs.
 pub(super) fn for_slurm(environment: &Environment) -> Vec<(OsString, OsString)> {
     let needed = ["PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "KRB5CCNAME", "LD_LIBRARY_PATH"];
-    let wanted = |name: &str| needed.contains(&name) || name == "SLURM_CONF" || name.starts_with("SLURM_CONF_");
-    environment.iter().filter(|(name, _)| wanted(name)).map(|(name, value)| (name.into(), value.into())).collect()
+    let wanted =
+        |name: &str| needed.contains(&name) || name == "SLURM_CONF" || name.starts_with("SLURM_CONF_");
+    environment
+        .iter()
+        .filter(|(name, _)| wanted(name))
+        .map(|(name, value)| (name.into(), value.into()))
+        .collect()
 }
 
 fn text_or_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
@@ -343,7 +354,10 @@ mod tests {
         assert!(!config.export_pod_data && config.tsocks);
         assert_eq!(config.singularity_default_options, ["--nv", "--cleanenv"]);
         let big = &config.flavors["big"];
-        assert_eq!((big.cpu_default, big.uid, big.memory_default.as_deref()), (Some(8), Some(7), Some("16Gi")));
+        assert_eq!(
+            (big.cpu_default, big.uid, big.memory_default.as_deref()),
+            (Some(8), Some(7), Some("16Gi"))
+        );
         assert!(config.others.contains_key("VKTokenFile"), "keys of other parts are passed over");
     }
 

@@ -9,7 +9,7 @@ use crate::wire::PodStatus;
 /// A state that was asked for is good for this long; one that is pushed is good until the stream breaks.
 const FRESH: Duration = Duration::from_secs(1);
 /// A deleted pod's state that was still on its way must not come back.
-const BURIED: Duration = Duration::from_secs(300);
+const BURIED: Duration = Duration::from_mins(5);
 
 #[derive(Default)]
 pub(super) struct Cache {
@@ -50,7 +50,8 @@ impl Cache {
     }
 
     pub(super) fn all(&self) -> Vec<PodStatus> {
-        let mut states: Vec<PodStatus> = self.lock().states.values().map(|(_, state)| state.clone()).collect();
+        let mut states: Vec<PodStatus> =
+            self.lock().states.values().map(|(_, state)| state.clone()).collect();
         states.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         states
     }

@@ -19,9 +19,13 @@ pub fn retrieve(create: PodCreate, export: bool) -> RetrievedPod {
             return named;
         }
         let wanted = Wanted::of(container, &volumes);
-        let map = |map: &&ConfigMap| map.metadata.name.as_ref().is_some_and(|name| wanted.config_maps.contains(name));
-        let secret = |one: &&Secret| one.metadata.name.as_ref().is_some_and(|name| wanted.secrets.contains(name));
-        let made = |map: &&ConfigMap| map.metadata.name.as_ref().is_some_and(|name| wanted.projected.contains(name));
+        let map = |map: &&ConfigMap| {
+            map.metadata.name.as_ref().is_some_and(|name| wanted.config_maps.contains(name))
+        };
+        let secret =
+            |one: &&Secret| one.metadata.name.as_ref().is_some_and(|name| wanted.secrets.contains(name));
+        let made =
+            |map: &&ConfigMap| map.metadata.name.as_ref().is_some_and(|name| wanted.projected.contains(name));
         RetrievedContainer {
             config_maps: config_maps.iter().filter(map).cloned().collect(),
             secrets: secrets.iter().filter(secret).cloned().collect(),

@@ -25,7 +25,7 @@ use crate::wire::SESSION_HEADER;
 
 const DIAL: Duration = Duration::from_secs(10);
 /// A scheduler may take its time to accept a job; a delete waits for the pod's grace.
-const PATIENCE: Duration = Duration::from_secs(900);
+const PATIENCE: Duration = Duration::from_mins(15);
 
 /// Where the plugin is. Cheap to clone.
 #[derive(Clone)]
@@ -38,27 +38,30 @@ impl Upstream {
     /// Reads `SidecarURL` and `SidecarPort`.
     pub fn new(url: &str, port: &str) -> Result<Self, Problem> {
         let wrong = |cause: &str| {
-            Problem::new(&ground::CONFIG_INVALID, format!("SidecarURL `{url}` cannot be used.")).because(cause)
+            Problem::new(&ground::CONFIG_INVALID, format!("SidecarURL `{url}` cannot be used."))
+                .because(cause)
         };
-        let (dial, base) = match url.strip_prefix("unix://") {
-            Some(path) => (Dial::Unix(path.into()), "http://unix".to_owned()),
-            None => {
-                let text = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-                let uri: Uri = text.trim_end_matches('/').parse().map_err(|_| wrong("it is not a URL"))?;
-                if uri.scheme_str() != Some("http") {
-                    return Err(wrong("plugins are reached by http or unix"));
-                }
-                let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| wrong("it names no host"))?;
-                let base = match uri.port_u16() {
-                    Some(port) => format!("http://{host}:{port}"),
-                    None => format!("http://{host}:{}", port.parse::<u16>().map_err(|_| wrong("SidecarPort is no port"))?),
-                };
-                (Dial::Tcp, base)
+        let (dial, base) = if let Some(path) = url.strip_prefix("unix://") {
+            (Dial::Unix(path.into()), "http://unix".to_owned())
+        } else {
+            let text = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+            let uri: Uri = text.trim_end_matches('/').parse().map_err(|_| wrong("it is not a URL"))?;
+            if uri.scheme_str() != Some("http") {
+                return Err(wrong("plugins are reached by http or unix"));
             }
+            let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| wrong("it names no host"))?;
+            let base = match uri.port_u16() {
+                Some(port) => format!("http://{host}:{port}"),
+                None => format!(
+                    "http://{host}:{}",
+                    port.parse::<u16>().map_err(|_| wrong("SidecarPort is no port"))?
+                ),
+            };
+            (Dial::Tcp, base)
         };
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(Duration::from_secs(60))
+            .pool_idle_timeout(Duration::from_mins(1))
             .build(dial);
         Ok(Self { client, base })
     }
@@ -73,11 +76,13 @@ impl Upstream {
         body: Bytes,
     ) -> Result<Response<Incoming>, Problem> {
         let away = |cause: String| {
-            Problem::new(&pods::PLUGIN_AWAY, format!("The plugin at {} does not answer.", self.base)).because(cause)
+            Problem::new(&pods::PLUGIN_AWAY, format!("The plugin at {} does not answer.", self.base))
+                .because(cause)
         };
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
-        *request.uri_mut() = format!("{}{path}", self.base).parse().map_err(|_| away("the path is no URL".into()))?;
+        *request.uri_mut() =
+            format!("{}{path}", self.base).parse().map_err(|_| away("the path is no URL".into()))?;
         *request.headers_mut() = headers;
         request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Ok(session) = HeaderValue::from_str(session) {
@@ -119,7 +124,10 @@ impl Service<Uri> for Dial {
                 }
             }
         };
-        async move { tokio::time::timeout(DIAL, open).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) }.boxed()
+        async move {
+            tokio::time::timeout(DIAL, open).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        }
+        .boxed()
     }
 }
 

@@ -37,11 +37,8 @@ impl<'a> Data<'a> {
         fn name(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> &str {
             meta.name.as_deref().unwrap_or_default()
         }
-        let mut data = Self {
-            config_maps: BTreeMap::new(),
-            secrets: BTreeMap::new(),
-            projected: BTreeMap::new(),
-        };
+        let mut data =
+            Self { config_maps: BTreeMap::new(), secrets: BTreeMap::new(), projected: BTreeMap::new() };
         for container in containers {
             data.config_maps.extend(container.config_maps.iter().map(|map| (name(&map.metadata), map)));
             data.secrets.extend(container.secrets.iter().map(|secret| (name(&secret.metadata), secret)));
@@ -58,7 +55,8 @@ impl<'a> Data<'a> {
     /// All entries of a Secret; `None` if it did not come.
     pub(super) fn secret(&self, name: &str) -> Option<BTreeMap<String, Vec<u8>>> {
         let secret = self.secrets.get(name)?;
-        let plain = secret.string_data.iter().flatten().map(|(key, text)| (key.clone(), text.clone().into_bytes()));
+        let plain =
+            secret.string_data.iter().flatten().map(|(key, text)| (key.clone(), text.clone().into_bytes()));
         let data = secret.data.iter().flatten().map(|(key, ByteString(bytes))| (key.clone(), bytes.clone()));
         Some(data.chain(plain).collect())
     }
@@ -92,10 +90,17 @@ impl<'a> Data<'a> {
                 files.extend(pick(found, secret.items.as_deref(), mode, optional, &what, volume)?);
             }
             if let Some(downward) = &source.downward_api {
-                files.extend(downward_files(downward.items.as_deref().unwrap_or_default(), mode, pod, volume)?);
+                files.extend(downward_files(
+                    downward.items.as_deref().unwrap_or_default(),
+                    mode,
+                    pod,
+                    volume,
+                )?);
             }
             if source.service_account_token.is_some() {
-                return Err(PlanError::Missing(format!("the service account token of the volume `{volume}`")));
+                return Err(PlanError::Missing(format!(
+                    "the service account token of the volume `{volume}`"
+                )));
             }
         }
         Ok(files)
@@ -104,7 +109,8 @@ impl<'a> Data<'a> {
 
 fn entries(map: &ConfigMap) -> BTreeMap<String, Vec<u8>> {
     let text = map.data.iter().flatten().map(|(key, text)| (key.clone(), text.clone().into_bytes()));
-    let binary = map.binary_data.iter().flatten().map(|(key, ByteString(bytes))| (key.clone(), bytes.clone()));
+    let binary =
+        map.binary_data.iter().flatten().map(|(key, ByteString(bytes))| (key.clone(), bytes.clone()));
     text.chain(binary).collect()
 }
 
@@ -113,7 +119,8 @@ fn all(entries: BTreeMap<String, Vec<u8>>, mode: u32, volume: &str) -> Result<Fi
 }
 
 fn path(text: String, volume: &str) -> Result<RelPath, PlanError> {
-    RelPath::new(text).map_err(|source| PlanError::Path { place: format!("a file of the volume `{volume}`"), source })
+    RelPath::new(text)
+        .map_err(|source| PlanError::Path { place: format!("a file of the volume `{volume}`"), source })
 }
 
 /// The chosen entries of an object, or all of them.
@@ -194,14 +201,16 @@ pub(crate) fn field_value(field: &ObjectFieldSelector, pod: &Pod) -> Result<Stri
 }
 
 fn listing(map: Option<&BTreeMap<String, String>>) -> String {
-    let lines: Vec<String> = map.into_iter().flatten().map(|(key, value)| format!("{key}={value:?}")).collect();
+    let lines: Vec<String> =
+        map.into_iter().flatten().map(|(key, value)| format!("{key}={value:?}")).collect();
     lines.join("\n")
 }
 
 /// `limits.cpu` and the like of a container, in whole units of the divisor.
 pub(crate) fn resource_value(resource: &ResourceFieldSelector, pod: &Pod, here: Option<&str>) -> String {
     let name = resource.container_name.as_deref().or(here);
-    let containers = pod.spec.iter().flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
+    let containers =
+        pod.spec.iter().flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
     let container = containers.into_iter().find(|container| Some(container.name.as_str()) == name);
     let resources = container.and_then(|container| container.resources.as_ref());
     let (list, key) = match resource.resource.split_once('.') {
@@ -210,7 +219,11 @@ pub(crate) fn resource_value(resource: &ResourceFieldSelector, pod: &Pod, here: 
         _ => (None, ""),
     };
     let value = list.and_then(|list| list.get(key)).and_then(|quantity| Quantity::parse(&quantity.0));
-    let divisor = resource.divisor.as_ref().and_then(|divisor| Quantity::parse(&divisor.0)).map_or(1000, Quantity::milli);
+    let divisor = resource
+        .divisor
+        .as_ref()
+        .and_then(|divisor| Quantity::parse(&divisor.0))
+        .map_or(1000, Quantity::milli);
     let divisor = if divisor == 0 { 1000 } else { divisor };
     value.map_or(0, |value| (value.milli() + divisor - 1) / divisor).to_string()
 }

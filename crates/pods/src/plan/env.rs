@@ -16,8 +16,12 @@ pub(super) fn variables(
     for source in container.env_from.iter().flatten() {
         let prefix = source.prefix.as_deref().unwrap_or_default();
         let (entries, optional, what) = match (&source.config_map_ref, &source.secret_ref) {
-            (Some(map), _) => (data.config_map(&map.name), map.optional, format!("the ConfigMap `{}`", map.name)),
-            (_, Some(secret)) => (data.secret(&secret.name), secret.optional, format!("the Secret `{}`", secret.name)),
+            (Some(map), _) => {
+                (data.config_map(&map.name), map.optional, format!("the ConfigMap `{}`", map.name))
+            }
+            (_, Some(secret)) => {
+                (data.secret(&secret.name), secret.optional, format!("the Secret `{}`", secret.name))
+            }
             (None, None) => continue,
         };
         match entries {
@@ -33,7 +37,9 @@ pub(super) fn variables(
     for variable in container.env.iter().flatten() {
         let value = match &variable.value_from {
             None => {
-                let known = |name: &str| variables.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+                let known = |name: &str| {
+                    variables.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+                };
                 Some(expand(variable.value.as_deref().unwrap_or_default(), known))
             }
             Some(source) => referenced(source, container, pod, data)?,
@@ -43,7 +49,10 @@ pub(super) fn variables(
         }
     }
     for (name, value) in &variables {
-        let odd = name.is_empty() || name.starts_with('-') || name.contains(['=', '\0', '\n']) || value.contains('\0');
+        let odd = name.is_empty()
+            || name.starts_with('-')
+            || name.contains(['=', '\0', '\n'])
+            || value.contains('\0');
         if odd {
             return Err(PlanError::Value(format!("the variable `{}`", name.escape_debug())));
         }
@@ -75,7 +84,9 @@ fn referenced(
         return Ok(Some(resource_value(resource, pod, Some(&container.name))));
     }
     let (entries, key, optional, what) = match (&source.config_map_key_ref, &source.secret_key_ref) {
-        (Some(map), _) => (data.config_map(&map.name), &map.key, map.optional, format!("the ConfigMap `{}`", map.name)),
+        (Some(map), _) => {
+            (data.config_map(&map.name), &map.key, map.optional, format!("the ConfigMap `{}`", map.name))
+        }
         (_, Some(s)) => (data.secret(&s.name), &s.key, s.optional, format!("the Secret `{}`", s.name)),
         (None, None) => return Ok(None),
     };

@@ -74,7 +74,11 @@ pub fn mount_target(text: &str) -> Result<String, BadPath> {
     let inner = trimmed.strip_prefix('/').ok_or_else(|| BadPath(text.to_owned()))?;
     let plain = !inner.contains(|c: char| c.is_control() || [':', ',', '"', '\\'].contains(&c));
     let parts = inner.split('/').all(|part| !matches!(part, "" | "." | "..") && part.len() <= MAX_NAME);
-    if plain && parts && trimmed.len() <= MAX_PATH { Ok(trimmed.to_owned()) } else { Err(BadPath(text.to_owned())) }
+    if plain && parts && trimmed.len() <= MAX_PATH {
+        Ok(trimmed.to_owned())
+    } else {
+        Err(BadPath(text.to_owned()))
+    }
 }
 
 /// A name of a ConfigMap or Secret: a DNS subdomain, safe as the name of a folder.
@@ -91,7 +95,9 @@ mod tests {
 
     #[test]
     fn tricks_are_refused() {
-        for bad in ["", "/", "/etc", "..", "a/../b", "../x", "..data", "a//b", "a/", "./a", "a/.", "a\0b", "a\nb"] {
+        for bad in
+            ["", "/", "/etc", "..", "a/../b", "../x", "..data", "a//b", "a/", "./a", "a/.", "a\0b", "a\nb"]
+        {
             assert!(RelPath::new(bad).is_err(), "{bad:?}");
         }
         for good in ["a", "a/b.c", "a..b", "a/..b", ".hidden", "ä b", "-x"] {

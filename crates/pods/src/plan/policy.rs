@@ -45,7 +45,8 @@ impl Policy {
     /// Refuses shell-by-design annotations that are not named.
     pub fn check_annotations<'a>(&self, keys: impl Iterator<Item = &'a str>) -> Result<(), PlanError> {
         for key in keys {
-            if SHELL_ANNOTATIONS.contains(&key) && !self.allowed_annotations.iter().any(|named| named == key) {
+            if SHELL_ANNOTATIONS.contains(&key) && !self.allowed_annotations.iter().any(|named| named == key)
+            {
                 return Err(PlanError::Refused {
                     what: format!("the annotation `{key}`, which is run as it is written"),
                     setting: "Policy.AllowedAnnotations",

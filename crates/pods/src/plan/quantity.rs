@@ -41,7 +41,10 @@ impl Quantity {
 
     fn decimal(number: &str, scale: i128, power: i32) -> Option<Self> {
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if whole.len() + fraction.len() == 0 || whole.len() + fraction.len() > 30 || !(-30..=18).contains(&power) {
+        if whole.len() + fraction.len() == 0
+            || whole.len() + fraction.len() > 30
+            || !(-30..=18).contains(&power)
+        {
             return None;
         }
         let digits: i128 = format!("{whole}{fraction}").parse().ok()?;

@@ -10,15 +10,47 @@ use crate::plan::{Limits, Plan, PlanError, Policy};
 /// Options that a pod may set where the host names none: they choose among what the user may
 /// have anyway, and run nothing.
 const HARMLESS: &[&str] = &[
-    "account", "begin", "constraint", "cpus-per-gpu", "cpus-per-task", "deadline", "exclusive", "gpus",
-    "gpus-per-node", "gpus-per-task", "gres", "hint", "licenses", "mem", "mem-per-cpu", "mem-per-gpu", "nice",
-    "nodes", "ntasks", "ntasks-per-node", "partition", "qos", "reservation", "threads-per-core", "time", "time-min",
+    "account",
+    "begin",
+    "constraint",
+    "cpus-per-gpu",
+    "cpus-per-task",
+    "deadline",
+    "exclusive",
+    "gpus",
+    "gpus-per-node",
+    "gpus-per-task",
+    "gres",
+    "hint",
+    "licenses",
+    "mem",
+    "mem-per-cpu",
+    "mem-per-gpu",
+    "nice",
+    "nodes",
+    "ntasks",
+    "ntasks-per-node",
+    "partition",
+    "qos",
+    "reservation",
+    "threads-per-core",
+    "time",
+    "time-min",
 ];
 
 /// Short options and their long names.
 const SHORT: &[(char, &str)] = &[
-    ('A', "account"), ('C', "constraint"), ('G', "gpus"), ('L', "licenses"), ('N', "nodes"), ('b', "begin"),
-    ('c', "cpus-per-task"), ('n', "ntasks"), ('p', "partition"), ('q', "qos"), ('t', "time"),
+    ('A', "account"),
+    ('C', "constraint"),
+    ('G', "gpus"),
+    ('L', "licenses"),
+    ('N', "nodes"),
+    ('b', "begin"),
+    ('c', "cpus-per-task"),
+    ('n', "ntasks"),
+    ('p', "partition"),
+    ('q', "qos"),
+    ('t', "time"),
 ];
 
 /// A named set of options and defaults.
@@ -75,7 +107,9 @@ pub fn flags(plan: &Plan, config: &FlagConfig, policy: &Policy) -> Result<Vec<St
         put(&mut set, ("cpus-per-task".into(), Some(((milli + 999) / 1000).max(1).to_string())));
     }
     let default_memory = flavor.and_then(|flavor| flavor.memory_default.as_deref());
-    let default_memory = default_memory.and_then(crate::plan::quantity::Quantity::parse).map(|bytes| bytes.units());
+    let default_memory = default_memory
+        .and_then(crate::plan::quantity::Quantity::parse)
+        .map(crate::plan::quantity::Quantity::units);
     if let Some(bytes) = totals.memory.or(default_memory.filter(|_| !has(&set, "mem"))) {
         // Slurm counts in MiB.
         put(&mut set, ("mem".into(), Some(((bytes + 0xf_ffff) >> 20).max(1).to_string())));
@@ -87,7 +121,10 @@ pub fn flags(plan: &Plan, config: &FlagConfig, policy: &Policy) -> Result<Vec<St
     if let Some(uid) = flavor.and_then(|flavor| flavor.uid).or(config.default_uid) {
         put(&mut set, ("uid".into(), Some(uid.to_string())));
     }
-    Ok(set.into_iter().map(|(name, value)| value.map_or(format!("--{name}"), |value| format!("--{name}={value}"))).collect())
+    Ok(set
+        .into_iter()
+        .map(|(name, value)| value.map_or(format!("--{name}"), |value| format!("--{name}={value}")))
+        .collect())
 }
 
 /// What the pod needs at once: its containers together, or an init container that needs more.
@@ -116,10 +153,13 @@ fn totals(plan: &Plan) -> Limits {
 fn choose<'a>(plan: &Plan, config: &'a FlagConfig, gpus: i64) -> Result<Option<&'a Flavor>, PlanError> {
     if let Some(name) = plan.annotations.get("slurm-job.vk.io/flavor") {
         let found = config.flavors.get(name);
-        return found.map(Some).ok_or_else(|| PlanError::Missing(format!("the flavour `{}`", name.escape_debug())));
+        return found
+            .map(Some)
+            .ok_or_else(|| PlanError::Missing(format!("the flavour `{}`", name.escape_debug())));
     }
     if gpus > 0 {
-        let gres = |flavor: &Flavor, wanted: &str| flavor.slurm_flags.iter().any(|flag| flag.contains(wanted));
+        let gres =
+            |flavor: &Flavor, wanted: &str| flavor.slurm_flags.iter().any(|flag| flag.contains(wanted));
         let exact = format!("gpu:{gpus}");
         let ends = |flavor: &Flavor| flavor.slurm_flags.iter().any(|flag| flag.ends_with(&exact));
         let found = config.flavors.values().find(|flavor| ends(flavor));
@@ -142,12 +182,16 @@ fn put(set: &mut Vec<Flag>, (name, value): Flag) {
     }
 }
 
-fn parse<'a>(words: impl Iterator<Item = &'a str>, allowed: impl Fn(&str) -> bool) -> Result<Vec<Flag>, PlanError> {
+fn parse<'a>(
+    words: impl Iterator<Item = &'a str>,
+    allowed: impl Fn(&str) -> bool,
+) -> Result<Vec<Flag>, PlanError> {
     let mut flags: Vec<Flag> = Vec::new();
     let mut open = false;
     for word in words {
         if let Some(long) = word.strip_prefix("--") {
-            let (name, value) = long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
+            let (name, value) =
+                long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
             flags.push((name.to_owned(), value.map(str::to_owned)));
             open = value.is_none();
         } else if let Some(short) = word.strip_prefix('-') {
@@ -201,8 +245,20 @@ mod tests {
     #[test]
     fn what_could_do_harm_is_refused() {
         for text in [
-            "--wrap=id", "--output=/etc/x", "--uid=0", "--export=ALL", "--chdir=/", "-o x", "x", "--time=$(id)",
-            "--time='1'", "--comment=a\u{1}b", "--Time=1", "--", "--partition=a;b", "--get-user-env",
+            "--wrap=id",
+            "--output=/etc/x",
+            "--uid=0",
+            "--export=ALL",
+            "--chdir=/",
+            "-o x",
+            "x",
+            "--time=$(id)",
+            "--time='1'",
+            "--comment=a\u{1}b",
+            "--Time=1",
+            "--",
+            "--partition=a;b",
+            "--get-user-env",
         ] {
             assert!(read(text).is_err(), "{text}");
         }

@@ -37,7 +37,7 @@ pub struct ExecRequest {
     pub pod_uid: String,
     /// The container; may be empty when the pod has one.
     pub container: String,
-    /// The command and its arguments.
+    /// The command and its arguments; none attaches to what runs in the container already.
     pub command: Vec<String>,
     /// Whether the caller sends input.
     pub stdin: bool,
@@ -152,7 +152,9 @@ mod tests {
         #[test]
         fn frames_survive_any_cut(frames in proptest::collection::vec(frame(), 0..8), cut in 1usize..64) {
             let mut wire = BytesMut::new();
-            frames.iter().for_each(|frame| frame.write(&mut wire));
+            for frame in &frames {
+                frame.write(&mut wire);
+            }
             let (mut arrived, mut read) = (BytesMut::new(), Vec::new());
             for piece in wire.chunks(cut) {
                 arrived.extend_from_slice(piece);

@@ -19,7 +19,10 @@ pub struct LogRequest {
     #[serde(rename(serialize = "PodName", deserialize = "podname"), deserialize_with = "lenient")]
     pub pod_name: String,
     /// The container; may be empty when the pod has one.
-    #[serde(rename(serialize = "ContainerName", deserialize = "containername"), deserialize_with = "lenient")]
+    #[serde(
+        rename(serialize = "ContainerName", deserialize = "containername"),
+        deserialize_with = "lenient"
+    )]
     pub container_name: String,
     /// How much of it.
     #[serde(rename(serialize = "Opts", deserialize = "opts"), deserialize_with = "lenient")]
@@ -62,6 +65,7 @@ folded!(LogRequest, LogOptions);
 /// Go's zero time stands for "no time".
 const ZERO: &str = "0001-01-01T00:00:00Z";
 
+#[expect(clippy::ref_option, reason = "serde asks for a reference to the field")]
 fn go_time<S: Serializer>(time: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
     match time {
         Some(time) => serializer.collect_str(time),

@@ -79,7 +79,8 @@ impl World {
 
     async fn call(&self, method: &str, path: &str, body: impl Into<reqwest::Body>) -> (StatusCode, String) {
         let method = Method::from_bytes(method.as_bytes()).unwrap();
-        let answer = self.http.request(method, format!("{}{path}", self.api.url())).body(body).send().await.unwrap();
+        let answer =
+            self.http.request(method, format!("{}{path}", self.api.url())).body(body).send().await.unwrap();
         (answer.status(), answer.text().await.unwrap())
     }
 
@@ -115,7 +116,8 @@ fn pod(script: &str) -> Value {
 }
 
 fn create(pod: &Value) -> Value {
-    let map = json!({"metadata": {"name": "myconfigmap", "creationTimestamp": null}, "data": {"key1": "value1\n"}});
+    let map =
+        json!({"metadata": {"name": "myconfigmap", "creationTimestamp": null}, "data": {"key1": "value1\n"}});
     json!({"pod": pod, "configmaps": [map], "secrets": null, "projectedvolumesmaps": null, "jobscriptURL": ""})
 }
 
@@ -141,7 +143,10 @@ async fn todays_generation_from_create_to_delete() {
     assert_eq!((&state["UID"], &state["JID"]), (&pod["metadata"]["uid"], &reply["PodJID"]));
     // Methods are never looked at.
     for method in ["GET", "POST", "PUT"] {
-        assert_eq!(world.call(method, "/getLogs", log_request(&pod)).await, (StatusCode::OK, "value1\n".into()));
+        assert_eq!(
+            world.call(method, "/getLogs", log_request(&pod)).await,
+            (StatusCode::OK, "value1\n".into())
+        );
     }
     let (code, _) = world.call("POST", "/updateCache", pod.to_string()).await;
     assert_eq!(code, StatusCode::OK);
@@ -158,14 +163,26 @@ async fn the_generation_of_2023_with_an_account_of_a_real_cluster() {
     let plane = &shared_pair().await.unwrap().public;
     let namespace = plane.unique_namespace("pods").await.unwrap();
     let kubectl = plane.kubectl();
-    kubectl.run(&["-n", &namespace, "create", "configmap", "myconfigmap", "--from-literal=key1=from the cluster"]).await.unwrap();
+    kubectl
+        .run(&[
+            "-n",
+            &namespace,
+            "create",
+            "configmap",
+            "myconfigmap",
+            "--from-literal=key1=from the cluster",
+        ])
+        .await
+        .unwrap();
     let world = World::new(|config, folder| {
         fs::write(folder.join("tokens"), "# people\nmy-bearer-token\n").unwrap();
         config.accepted_tokens_file = Some(folder.join("tokens"));
     })
     .await;
     let http = reqwest::ClientBuilder::new()
-        .default_headers([(http::header::AUTHORIZATION, "Bearer my-bearer-token".parse().unwrap())].into_iter().collect())
+        .default_headers(
+            [(http::header::AUTHORIZATION, "Bearer my-bearer-token".parse().unwrap())].into_iter().collect(),
+        )
         .build()
         .unwrap();
     let (code, _) = world.call("POST", "/ping", "").await;
@@ -188,12 +205,23 @@ async fn the_generation_of_2023_with_an_account_of_a_real_cluster() {
         assert_eq!(code, StatusCode::BAD_REQUEST, "{bad}: {text}");
     }
     let token = plane.service_account_token(&namespace, "default").await.unwrap();
-    let grant = ["create", "rolebinding", "view", "--clusterrole=view", &format!("--serviceaccount={namespace}:default"), "-n", &namespace];
+    let grant = [
+        "create",
+        "rolebinding",
+        "view",
+        "--clusterrole=view",
+        &format!("--serviceaccount={namespace}:default"),
+        "-n",
+        &namespace,
+    ];
     kubectl.run(&grant).await.unwrap();
     let kubeconfig = fs::read(plane.kubeconfig_with_token(&token).unwrap()).unwrap();
     assert_eq!(world.call("POST", "/setKubeCFG", kubeconfig).await, (StatusCode::OK, "OK".into()));
     let stored = world.folder.path().join("api/.kube/config");
-    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&stored.metadata().unwrap().permissions()) & 0o777, 0o600);
+    assert_eq!(
+        std::os::unix::fs::PermissionsExt::mode(&stored.metadata().unwrap().permissions()) & 0o777,
+        0o600
+    );
     let (code, text) = world.call("POST", "/create", json!([pod]).to_string()).await;
     assert_eq!(code, StatusCode::OK, "{text}");
     let state = world.until(&pod, |state| state["containers"][0]["state"]["terminated"].is_object()).await;
@@ -202,7 +230,10 @@ async fn the_generation_of_2023_with_an_account_of_a_real_cluster() {
     assert_eq!(world.call("GET", "/getLogs", request).await, (StatusCode::OK, "from the cluster".into()));
     let (code, text) = world.call("DELETE", "/delete", json!([pod]).to_string()).await;
     let gone: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!((code, gone), (StatusCode::OK, json!([{"name": "vkpod", "namespace": namespace, "containers": null}])));
+    assert_eq!(
+        (code, gone),
+        (StatusCode::OK, json!([{"name": "vkpod", "namespace": namespace, "containers": null}]))
+    );
     world.end().await;
 }
 
@@ -210,7 +241,18 @@ async fn the_generation_of_2023_with_an_account_of_a_real_cluster() {
 async fn bodies_that_make_no_sense_are_refused_and_nothing_else_happens() {
     let world = World::new(|_, _| {}).await;
     let deep = "[".repeat(100_000);
-    let bodies = ["", "{", "nonsense", "[1]", "\"x\"", "{} {}", "{\"pod\": 7}", "[{\"metadata\": []}]", deep.as_str(), "\u{0}"];
+    let bodies = [
+        "",
+        "{",
+        "nonsense",
+        "[1]",
+        "\"x\"",
+        "{} {}",
+        "{\"pod\": 7}",
+        "[{\"metadata\": []}]",
+        deep.as_str(),
+        "\u{0}",
+    ];
     for path in ["/create", "/delete", "/status", "/getLogs", "/tarbet/update"] {
         for body in bodies {
             let (code, text) = world.call("POST", path, body.to_owned()).await;
@@ -231,7 +273,8 @@ async fn bodies_that_make_no_sense_are_refused_and_nothing_else_happens() {
 #[tokio::test]
 async fn a_plugin_that_is_away_is_said() {
     let lease = Lease::block(1).unwrap();
-    let world = World::new(|config, _| config.sidecar_url = format!("http://127.0.0.1:{}", lease.port(0))).await;
+    let world =
+        World::new(|config, _| config.sidecar_url = format!("http://127.0.0.1:{}", lease.port(0))).await;
     let pod = pod("true");
     for (path, body) in [
         ("/create", create(&pod).to_string()),
@@ -269,7 +312,10 @@ async fn plugins_that_want_lists_get_lists_and_questions_are_shared() {
                 let uid = pods[0]["pod"]["metadata"]["uid"].as_str().unwrap().to_owned();
                 (StatusCode::OK, json!({"PodUID": uid, "PodJID": "x_dind"}).to_string())
             }
-            Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, "json: cannot unmarshal object into Go value of type []RetrievedPodData".into()),
+            Err(_) => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "json: cannot unmarshal object into Go value of type []RetrievedPodData".into(),
+            ),
         }
     };
     let status_handler = move |body: Bytes| {
@@ -279,13 +325,17 @@ async fn plugins_that_want_lists_get_lists_and_questions_are_shared() {
             count.fetch_add(pods.len(), Ordering::Relaxed);
             let states: Vec<Value> = pods
                 .iter()
-                .map(|pod| json!({"name": pod["metadata"]["name"], "namespace": "default", "containers": [
-                    {"name": "main", "state": {"running": {"startedAt": null}}, "ready": true}]}))
+                .map(|pod| {
+                    json!({"name": pod["metadata"]["name"], "namespace": "default", "containers": [
+                    {"name": "main", "state": {"running": {"startedAt": null}}, "ready": true}]})
+                })
                 .collect();
             serde_json::to_string(&states).unwrap()
         }
     };
-    let plugin = stand_in(Router::new().route("/create", any(create_handler)).route("/status", any(status_handler))).await;
+    let plugin =
+        stand_in(Router::new().route("/create", any(create_handler)).route("/status", any(status_handler)))
+            .await;
     let world = World::new(|config, _| config.sidecar_url = plugin).await;
     for _ in 0..2 {
         let (code, text) = world.call("POST", "/create", create(&pod("true")).to_string()).await;
@@ -296,7 +346,10 @@ async fn plugins_that_want_lists_get_lists_and_questions_are_shared() {
     let calls = (0..50).map(|_| world.call("GET", "/status", json!([pod]).to_string()));
     for (code, text) in futures::future::join_all(calls).await {
         assert_eq!(code, StatusCode::OK);
-        assert!(text.contains(pod["metadata"]["uid"].as_str().unwrap()), "a state without a UID gets the one that was asked for");
+        assert!(
+            text.contains(pod["metadata"]["uid"].as_str().unwrap()),
+            "a state without a UID gets the one that was asked for"
+        );
     }
     let (code, _) = world.call("GET", "/status", json!([pod]).to_string()).await;
     assert_eq!(code, StatusCode::OK);
@@ -353,7 +406,8 @@ async fn certificates_tokens_and_sockets() {
 
     // Nobody may listen to the world without asking who calls.
     let open = EdgeConfig { interlink_address: "0.0.0.0".into(), ..settings(folder.path()) };
-    let refused = start(Part::Interlink, open, &Environment::new(), &Supervisor::default(), &Health::default()).await;
+    let refused =
+        start(Part::Interlink, open, &Environment::new(), &Supervisor::default(), &Health::default()).await;
     assert!(refused.unwrap_err().message.contains("open to everybody"));
 }
 
@@ -390,7 +444,8 @@ async fn our_own_calls_pass_through_commands_changes_and_pushed_states() {
     let ended = async {
         while let Some(state) = states.next().await {
             let state = serde_json::to_value(state.unwrap()).unwrap();
-            if state["UID"] == uid.as_str() && state["containers"][0]["state"]["terminated"]["exitCode"] == 3 {
+            if state["UID"] == uid.as_str() && state["containers"][0]["state"]["terminated"]["exitCode"] == 3
+            {
                 return;
             }
         }

@@ -117,7 +117,10 @@ fn config(folder: &Path, port: u16) -> EdgeConfig {
     EdgeConfig {
         sidecar_port: port.to_string(),
         data_root_folder: folder.join("data"),
-        policy: tarbet_pods::plan::Policy { allowed_host_paths: vec![folder.join("out")], ..Default::default() },
+        policy: tarbet_pods::plan::Policy {
+            allowed_host_paths: vec![folder.join("out")],
+            ..Default::default()
+        },
         docker_network: "none".into(),
         status_seconds: 1,
         ..Default::default()

@@ -59,7 +59,8 @@ impl Bed {
     async fn reopen(&mut self) {
         self.stop.cancel();
         self.stop = CancellationToken::new();
-        self.docker = Docker::open(config(daemon().await.url(), self.root.path()), self.stop.clone()).unwrap();
+        self.docker =
+            Docker::open(config(daemon().await.url(), self.root.path()), self.stop.clone()).unwrap();
     }
 }
 
@@ -134,7 +135,8 @@ async fn contents_variables_users_and_messages_arrive() {
         {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]);
     main["workingDir"] = json!("/not/there/yet");
     main["terminationMessagePath"] = json!("/tekton/termination");
-    main["securityContext"] = json!({"runAsUser": 1000, "runAsGroup": 1000, "allowPrivilegeEscalation": false});
+    main["securityContext"] =
+        json!({"runAsUser": 1000, "runAsGroup": 1000, "allowPrivilegeEscalation": false});
     main["resources"] = json!({"limits": {"cpu": "500m", "memory": "64Mi"}});
     main["volumeMounts"] = json!([
         {"name": "cfg", "mountPath": "/cfg"}, {"name": "sec", "mountPath": "/sec", "readOnly": true},
@@ -215,7 +217,9 @@ async fn a_second_create_starts_nothing_and_a_late_one_is_refused() {
 async fn images_that_cannot_be_had_are_named_with_the_reason() {
     let bed = Bed::new().await;
     let container = |image: &str, policy: &str| {
-        pod(json!({"containers": [{"name": "main", "image": image, "imagePullPolicy": policy, "command": ["true"]}]}))
+        pod(
+            json!({"containers": [{"name": "main", "image": image, "imagePullPolicy": policy, "command": ["true"]}]}),
+        )
     };
     for (image, policy, reason) in [
         ("nowhere.invalid/none:1", "Never", "waiting:ErrImageNeverPull"),
@@ -263,7 +267,9 @@ async fn what_the_host_does_not_allow_is_refused_before_anything_is_made() {
 #[tokio::test]
 async fn logs_can_be_followed_cut_and_timed() {
     let bed = Bed::new().await;
-    let pod = pod(json!({"containers": [shell("main", "for i in 1 2 3; do echo tick $i; sleep 0.2; done; echo bad >&2")]}));
+    let pod = pod(
+        json!({"containers": [shell("main", "for i in 1 2 3; do echo tick $i; sleep 0.2; done; echo bad >&2")]}),
+    );
     let uid = bed.start(&pod).await;
     until(&*bed.docker, &uid, "it to begin", |text| !text.contains("waiting")).await;
     let whole = log(&*bed.docker, &uid, "main", json!({"Follow": true})).await;
@@ -310,10 +316,11 @@ async fn commands_run_in_a_container_with_their_streams_and_code() {
 async fn pods_are_taken_up_again_after_a_restart_of_the_plugin() {
     let mut bed = Bed::new().await;
     let long = pod(json!({"containers": [shell("main", "echo begun; sleep 1000")]}));
-    let slow = pod(json!({"initContainers": [shell("init", "sleep 1")], "containers": [shell("main", "exit 4")]}));
+    let slow =
+        pod(json!({"initContainers": [shell("init", "sleep 1")], "containers": [shell("main", "exit 4")]}));
     let (long, slow) = (bed.start(&long).await, bed.start(&slow).await);
     until(&*bed.docker, &long, "it to run", |text| text == "main=running").await;
-    let before = bed.docker.status(&[long.clone()]).await.unwrap();
+    let before = bed.docker.status(std::slice::from_ref(&long)).await.unwrap();
     bed.reopen().await;
     let state = until(&*bed.docker, &long, "it to be known", |text| text == "main=running").await;
     assert_eq!(state.containers[0].container_id, before[0].containers[0].container_id);
@@ -323,7 +330,9 @@ async fn pods_are_taken_up_again_after_a_restart_of_the_plugin() {
     // Somebody else's removal is not mistaken for a pod that was never started.
     daemon().await.docker(&["rm", "-f", &format!("tarbet-{long}-main-0")]).await.unwrap();
     let lost = until(&*bed.docker, &long, "the loss", |text| text == "main=exit:137").await;
-    assert!(lost.containers[0].state.clone().unwrap().terminated.unwrap().message.unwrap().contains("removed"));
+    assert!(
+        lost.containers[0].state.clone().unwrap().terminated.unwrap().message.unwrap().contains("removed")
+    );
     for uid in [long, slow] {
         bed.docker.delete(&uid, None).await.unwrap();
     }
@@ -340,8 +349,12 @@ async fn a_daemon_that_goes_away_is_said_and_comes_back() {
     docker.start(pod.clone()).await.unwrap();
     until(&*docker, &uid, "it to run", |text| text == "main=running").await;
     dockerd.kill9().unwrap();
-    eventually(PATIENCE, "the word that it is away", || async { docker.ping().await.status.starts_with("away") }).await.unwrap();
-    let state = &docker.status(&[uid.clone()]).await.unwrap()[0];
+    eventually(PATIENCE, "the word that it is away", || async {
+        docker.ping().await.status.starts_with("away")
+    })
+    .await
+    .unwrap();
+    let state = &docker.status(std::slice::from_ref(&uid)).await.unwrap()[0];
     assert!(state.stale_seconds > 0);
     assert_eq!(word(&state.containers[0]), "running", "nothing is known to have failed");
     assert!(docker.start(super::pods::pod(json!({"containers": [shell("x", "true")]}))).await.is_err());

@@ -102,8 +102,10 @@ fn nothing_outside_the_folder_of_a_pod_changes() {
     let records = Records::open(&root).unwrap();
     let before = picture(&outside);
     let tricks = || trick(&outside);
-    let case = (tricks(), tricks(), tricks(), [tricks(), tricks(), tricks()], any::<bool>(), swaps())
-        .prop_map(|(key, item, sub_path, names, honest, swap)| Case { key, item, sub_path, names, honest, swap });
+    let case =
+        (tricks(), tricks(), tricks(), [tricks(), tricks(), tricks()], any::<bool>(), swaps()).prop_map(
+            |(key, item, sub_path, names, honest, swap)| Case { key, item, sub_path, names, honest, swap },
+        );
     let config = Config { cases: effort(50), failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new(config);
     let run = runner.run(&case, |case| {
@@ -120,11 +122,8 @@ fn nothing_outside_the_folder_of_a_pod_changes() {
 
 fn retrieved(case: &Case, content: &str) -> RetrievedPod {
     let uid = if case.honest { uid() } else { case.names[0].clone() };
-    let names: Vec<String> = if case.honest {
-        ["ns", "vol", "cm"].map(str::to_owned).to_vec()
-    } else {
-        case.names.to_vec()
-    };
+    let names: Vec<String> =
+        if case.honest { ["ns", "vol", "cm"].map(str::to_owned).to_vec() } else { case.names.to_vec() };
     let items = json!([{"key": "k", "path": case.item}]);
     serde_json::from_value(json!({
         "pod": {
@@ -174,7 +173,8 @@ fn attack(case: &Case, root: &Path, outside: &Path) {
 }
 
 fn swap(swap: Swap, folder: &Folder, plan: &Plan, outside: &Path) {
-    let (map, empty) = (folder.path().join(plan.volumes[0].folder.as_str()), folder.path().join("emptyDirs/empty"));
+    let (map, empty) =
+        (folder.path().join(plan.volumes[0].folder.as_str()), folder.path().join("emptyDirs/empty"));
     let replace = |path: &Path, target: &Path| {
         let _ = fs::remove_file(path);
         let _ = fs::remove_dir_all(path);
@@ -193,7 +193,8 @@ fn swap(swap: Swap, folder: &Folder, plan: &Plan, outside: &Path) {
         Swap::MessageLink => replace(&message, &outside.join("file")),
         Swap::MessagePipe => {
             fs::remove_file(&message).unwrap();
-            rustix::fs::mknodat(rustix::fs::CWD, &message, rustix::fs::FileType::Fifo, 0o666.into(), 0).unwrap();
+            rustix::fs::mknodat(rustix::fs::CWD, &message, rustix::fs::FileType::Fifo, 0o666.into(), 0)
+                .unwrap();
             assert!(message.symlink_metadata().unwrap().file_type().is_fifo());
         }
     }

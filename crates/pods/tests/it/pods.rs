@@ -65,7 +65,12 @@ pub(crate) fn words(status: &PodStatus) -> String {
 }
 
 /// The state once `good` finds it so.
-pub(crate) async fn until<R: Runner + ?Sized>(runner: &R, uid: &str, what: &str, good: impl Fn(&str) -> bool) -> PodStatus {
+pub(crate) async fn until<R: Runner + ?Sized>(
+    runner: &R,
+    uid: &str,
+    what: &str,
+    good: impl Fn(&str) -> bool,
+) -> PodStatus {
     let asked = [uid.to_owned()];
     eventually(PATIENCE, what, || async {
         let states = runner.status(&asked).await.map_err(|error| error.to_string())?;
@@ -81,7 +86,12 @@ pub(crate) async fn ended<R: Runner + ?Sized>(runner: &R, uid: &str) -> PodStatu
     until(runner, uid, "the end of the pod", |text| text.split(' ').all(|part| part.contains("=exit:"))).await
 }
 
-pub(crate) async fn log<R: Runner + ?Sized>(runner: &R, uid: &str, container: &str, options: Value) -> String {
+pub(crate) async fn log<R: Runner + ?Sized>(
+    runner: &R,
+    uid: &str,
+    container: &str,
+    options: Value,
+) -> String {
     use futures::TryStreamExt;
     let request = json!({"Namespace": "tests", "PodUID": uid, "ContainerName": container, "Opts": options});
     let stream = runner.logs(serde_json::from_value(request).unwrap()).await.unwrap();

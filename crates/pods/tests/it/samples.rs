@@ -20,9 +20,14 @@ fn texts(name: &str) -> Vec<String> {
     let text = sample(name);
     let mut found = Vec::new();
     let mut rest = text.as_str();
-    while let Some(start) = rest.find("\n[").into_iter().chain(rest.find("\n{")).min().map(|at| at + 1).or_else(|| {
-        (rest.starts_with('{') || rest.starts_with('[')).then_some(0)
-    }) {
+    while let Some(start) = rest
+        .find("\n[")
+        .into_iter()
+        .chain(rest.find("\n{"))
+        .min()
+        .map(|at| at + 1)
+        .or_else(|| (rest.starts_with('{') || rest.starts_with('[')).then_some(0))
+    {
         let start = if rest.starts_with('{') || rest.starts_with('[') { 0 } else { start };
         let mut stream = serde_json::Deserializer::from_str(&rest[start..]).into_iter::<Value>();
         match stream.next() {
@@ -41,7 +46,10 @@ fn texts(name: &str) -> Vec<String> {
 fn bare(value: Value) -> Value {
     match value {
         Value::Object(map) => Value::Object(
-            map.into_iter().map(|(key, value)| (key, bare(value))).filter(|(_, value)| !value.is_null()).collect(),
+            map.into_iter()
+                .map(|(key, value)| (key, bare(value)))
+                .filter(|(_, value)| !value.is_null())
+                .collect(),
         ),
         Value::Array(list) if list.is_empty() => Value::Null,
         Value::Array(list) => Value::Array(list.into_iter().map(bare).collect()),

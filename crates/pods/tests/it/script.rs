@@ -47,8 +47,12 @@ fn sample() -> Plan {
 }
 
 fn written(plan: &Plan, config: &ScriptConfig) -> String {
-    let flavors = [("small".to_owned(), Flavor { slurm_flags: vec!["--partition=debug".into()], ..Default::default() })];
-    let flag_config = FlagConfig { flavors: flavors.into(), default_flavor: "small".into(), default_uid: None };
+    let flavors = [(
+        "small".to_owned(),
+        Flavor { slurm_flags: vec!["--partition=debug".into()], ..Default::default() },
+    )];
+    let flag_config =
+        FlagConfig { flavors: flavors.into(), default_flavor: "small".into(), default_uid: None };
     let flags = flags(plan, &flag_config, &Policy::default()).unwrap();
     script(plan, config, Path::new("/data/pods/default-uid"), &flags).unwrap()
 }
@@ -128,16 +132,30 @@ struct Case {
 fn case(canary: &Path) -> impl Strategy<Value = Case> + use<> {
     let words = |least: usize| proptest::collection::vec(nasty(canary), least..4);
     let name = prop_oneof![4 => "[A-Z_][A-Z0-9_]{0,8}", 1 => "[a-z]{1,4}[.-][a-z$`']{1,6}"];
-    let file = nasty(canary).prop_map(|text| text.replace(['/', '\n'], "_")).prop_filter("a name", |name| {
-        tarbet_pods::plan::RelPath::new(name.clone()).is_ok()
-    });
-    let target = nasty(canary).prop_map(|text| format!("/mnt/x{}", text.replace([':', ',', '"', '\\', '\n', '/'], "_")));
+    let file = nasty(canary)
+        .prop_map(|text| text.replace(['/', '\n'], "_"))
+        .prop_filter("a name", |name| tarbet_pods::plan::RelPath::new(name.clone()).is_ok());
+    let target = nasty(canary)
+        .prop_map(|text| format!("/mnt/x{}", text.replace([':', ',', '"', '\\', '\n', '/'], "_")));
     let target = target.prop_filter("a place", |text| tarbet_pods::plan::path::mount_target(text).is_ok());
     let image = nasty(canary).prop_map(|text| format!("img{}", text.replace(char::is_whitespace, "")));
     let image = image.prop_filter("an image", |text| !text.contains(char::is_control));
-    (words(1), words(0), proptest::collection::btree_map(name, nasty(canary), 0..4), image,
-        proptest::collection::btree_map(file, nasty(canary), 0..3), target)
-        .prop_map(|(command, args, env, image, files, target)| Case { command, args, env, image, files, target })
+    (
+        words(1),
+        words(0),
+        proptest::collection::btree_map(name, nasty(canary), 0..4),
+        image,
+        proptest::collection::btree_map(file, nasty(canary), 0..3),
+        target,
+    )
+        .prop_map(|(command, args, env, image, files, target)| Case {
+            command,
+            args,
+            env,
+            image,
+            files,
+            target,
+        })
 }
 
 #[test]
@@ -159,7 +177,8 @@ fn a_real_shell_gives_the_container_exactly_what_the_pod_says() {
 fn check(case: &Case, folder: &Path, recorder: &Path) {
     // Kubernetes' own `$(NAME)` is not what is tested here.
     let literal = |text: &String| text.replace('$', "$$");
-    let env: Vec<_> = case.env.iter().map(|(name, value)| json!({"name": name, "value": literal(value)})).collect();
+    let env: Vec<_> =
+        case.env.iter().map(|(name, value)| json!({"name": name, "value": literal(value)})).collect();
     let spec = json!({
         "volumes": [{"name": "v", "configMap": {"name": "cm"}}],
         "containers": [{
@@ -176,7 +195,11 @@ fn check(case: &Case, folder: &Path, recorder: &Path) {
     let _ = fs::remove_dir_all(&out);
     let text = script(&plan, &config(singularity(recorder), false), &home, &[]).unwrap();
     fs::write(home.join("job.sh"), &text).unwrap();
-    let status = Command::new("/bin/bash").arg(home.join("job.sh")).env("REC_OUT", &out).env("TMPDIR", folder).status();
+    let status = Command::new("/bin/bash")
+        .arg(home.join("job.sh"))
+        .env("REC_OUT", &out)
+        .env("TMPDIR", folder)
+        .status();
     assert!(status.unwrap().success(), "{text}");
 
     let arguments = fs::read(out.join("arguments")).unwrap_or_else(|_| panic!("{text}"));

@@ -105,7 +105,11 @@ impl Drop for Bed {
 /// How many jobs of this name Slurm has or had.
 async fn jobs(uid: &str) -> usize {
     let name = format!("--name={uid}");
-    let text = cluster().await.run("squeue", &["--noheader", "--states=all", "-a", &name, "-o", "%A"]).await.unwrap();
+    let text = cluster()
+        .await
+        .run("squeue", &["--noheader", "--states=all", "-a", &name, "-o", "%A"])
+        .await
+        .unwrap();
     text.lines().filter(|line| !line.is_empty()).count()
 }
 
@@ -144,10 +148,18 @@ async fn check_rich(bed: &Bed) {
     let pod = rich();
     let uid = bed.start(&pod).await;
     let state = ended(&*bed.batch, &uid).await;
-    assert_eq!(words(&state), "prep=exit:0 main=exit:7 other=exit:0", "{}", log(&*bed.batch, &uid, "main", json!({})).await);
+    assert_eq!(
+        words(&state),
+        "prep=exit:0 main=exit:7 other=exit:0",
+        "{}",
+        log(&*bed.batch, &uid, "main", json!({})).await
+    );
     let text = log(&*bed.batch, &uid, "main", json!({})).await;
     let greeting = "it's $HOME `id` \"quoted\" \\ and\nmore";
-    assert_eq!(text, format!("value 'one'\ns3cr3t\ninit done\nvalue 'one'\n6\n{greeting}\n/not/there/yet\n0\n"));
+    assert_eq!(
+        text,
+        format!("value 'one'\ns3cr3t\ninit done\nvalue 'one'\n6\n{greeting}\n/not/there/yet\n0\n")
+    );
     let end = state.containers[0].state.clone().unwrap().terminated.unwrap();
     assert_eq!((end.reason.as_deref(), end.message.as_deref()), (Some("Error"), Some("the result")));
     assert!(end.started_at.is_some() && end.finished_at.is_some());
@@ -187,7 +199,9 @@ async fn plain_processes_do_the_same() {
 #[tokio::test]
 async fn a_failing_init_container_ends_the_job() {
     let bed = Bed::slurm(false).await;
-    let pod = pod(json!({"initContainers": [shell("bad", "exit 3")], "containers": [shell("main", "touch /tmp/never")]}));
+    let pod = pod(
+        json!({"initContainers": [shell("bad", "exit 3")], "containers": [shell("main", "touch /tmp/never")]}),
+    );
     let uid = bed.start(&pod).await;
     let state = until(&*bed.batch, &uid, "the end", |text| text.contains("bad=exit:3 main=exit:")).await;
     assert_ne!(word(&state.containers[0]), "exit:0");
@@ -235,7 +249,8 @@ async fn a_deleted_pod_takes_its_job_along_and_leaves_no_secret() {
     let mut main = shell("main", "trap '' TERM; cat /sec/pw; sleep 1000");
     main["volumeMounts"] = json!([{"name": "sec", "mountPath": "/sec"}]);
     let spec = json!({"volumes": [{"name": "sec", "secret": {"secretName": "s"}}], "containers": [main]});
-    let data = json!([{"name": "main", "secrets": [{"metadata": {"name": "s"}, "data": {"pw": "czNjcjN0Cg=="}}]}]);
+    let data =
+        json!([{"name": "main", "secrets": [{"metadata": {"name": "s"}, "data": {"pw": "czNjcjN0Cg=="}}]}]);
     let uid = bed.start(&with(spec, data, json!({}))).await;
     until(&*bed.batch, &uid, "it to run", |text| text == "main=running").await;
     let work: PathBuf = format!("/tmp/tarbet-{uid}").into();
@@ -244,7 +259,11 @@ async fn a_deleted_pod_takes_its_job_along_and_leaves_no_secret() {
     eventually(PATIENCE, "its files to go", || std::future::ready(!work.exists())).await.unwrap();
     let state = eventually(PATIENCE, "the end of the job", || async {
         let name = format!("--name={uid}");
-        let state = cluster().await.run("squeue", &["--noheader", "--states=all", "-a", &name, "-o", "%t"]).await.unwrap();
+        let state = cluster()
+            .await
+            .run("squeue", &["--noheader", "--states=all", "-a", &name, "-o", "%t"])
+            .await
+            .unwrap();
         ["CA", "CD", "F"].contains(&state.as_str()).then_some(state)
     });
     state.await.unwrap();
@@ -264,7 +283,7 @@ async fn pods_are_taken_up_again_and_submitted_once() {
     fs::remove_file(bed.root.path().join(format!("tests-{uid}/JobID.jid"))).unwrap();
     bed.reopen();
     let state = eventually(PATIENCE, "the job to be found", || async {
-        let states = bed.batch.status(&[uid.clone()]).await.unwrap();
+        let states = bed.batch.status(std::slice::from_ref(&uid)).await.unwrap();
         states.into_iter().find(|state| !state.jid.is_empty())
     });
     assert_eq!(words(&state.await.unwrap()), "main=running");
@@ -285,7 +304,8 @@ fn wrapper(folder: &Path, name: &str, text: &str) -> PathBuf {
 async fn a_lost_answer_of_sbatch_is_not_a_second_job() {
     let tools = tempfile::tempdir().unwrap();
     let mut programs = programs(cluster().await.config());
-    let lost = "sbatch \"$@\" >/dev/null; echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1";
+    let lost =
+        "sbatch \"$@\" >/dev/null; echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1";
     programs.sbatch = wrapper(tools.path(), "sbatch-lost", lost);
     let bed = Bed::with(Slurm::new(programs), false);
     let uid = bed.start(&pod(json!({"containers": [shell("main", "echo ran")]}))).await;
@@ -325,8 +345,10 @@ async fn a_queue_that_cannot_be_read_fails_no_pod() {
     until(&*bed.batch, &uid, "it to run", |text| text == "main=running").await;
     for mode in ["garbage", "empty"] {
         fs::write(&switch, mode).unwrap();
-        eventually(PATIENCE, "the word", || async { bed.batch.ping().await.status.starts_with("away") }).await.unwrap();
-        let state = &bed.batch.status(&[uid.clone()]).await.unwrap()[0];
+        eventually(PATIENCE, "the word", || async { bed.batch.ping().await.status.starts_with("away") })
+            .await
+            .unwrap();
+        let state = &bed.batch.status(std::slice::from_ref(&uid)).await.unwrap()[0];
         assert_eq!(words(state), "main=running");
         assert!(state.stale_seconds > 0);
         fs::write(&switch, "ok").unwrap();
@@ -340,11 +362,16 @@ async fn many_pods_share_few_questions() {
     let tools = tempfile::tempdir().unwrap();
     let mut programs = programs(cluster().await.config());
     let count = tools.path().join("count");
-    programs.squeue = wrapper(tools.path(), "squeue-counted", &format!("echo x >> {}; exec squeue \"$@\"", count.display()));
+    programs.squeue = wrapper(
+        tools.path(),
+        "squeue-counted",
+        &format!("echo x >> {}; exec squeue \"$@\"", count.display()),
+    );
     let bed = Bed::with(Slurm::new(programs), false);
     let begun = std::time::Instant::now();
-    let pods: Vec<RetrievedPod> =
-        (0..effort(20)).map(|n| pod(json!({"containers": [shell("main", &format!("exit {}", n % 3))]}))).collect();
+    let pods: Vec<RetrievedPod> = (0..effort(20))
+        .map(|n| pod(json!({"containers": [shell("main", &format!("exit {}", n % 3))]})))
+        .collect();
     let replies = futures::future::join_all(pods.iter().map(|pod| bed.batch.start(pod.clone()))).await;
     let ids: BTreeMap<String, ()> = replies.into_iter().map(|reply| (reply.unwrap().pod_jid, ())).collect();
     assert_eq!(ids.len(), pods.len());

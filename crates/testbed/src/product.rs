@@ -123,11 +123,14 @@ impl Product {
         Ok(agent)
     }
 
-    /// Starts any other role with these arguments, and waits until it is ready.
-    pub async fn role(&self, name: &str, args: &[&str]) -> Result<Agent> {
+    /// Starts any other role with these arguments and variables, and waits until it is ready.
+    pub async fn role(&self, name: &str, args: &[&str], environment: &[(&str, &str)]) -> Result<Agent> {
         let ports = Lease::block(1)?;
         let observe = format!("127.0.0.1:{}", ports.port(0));
-        let program = Program::new(&self.binary).args(args).args(["--observability-listen", &observe]);
+        let mut program = Program::new(&self.binary).args(args).args(["--observability-listen", &observe]);
+        for (variable, value) in environment {
+            program = program.env(variable, value);
+        }
         let process = Process::start(&self.folder, name, program.grace(Duration::from_secs(15)))?;
         let mut role = Agent { process, ports };
         role.ready().await.with_context(|| format!("the role {name} did not become ready"))?;

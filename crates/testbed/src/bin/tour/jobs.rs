@@ -72,7 +72,7 @@ pub(crate) async fn walk(tour: &mut Tour, scene: &Scene) -> Result<Stage> {
                     "--namespace",
                     "internal-services",
                 ];
-                let controller = product.role("jobs", &args).await?;
+                let controller = product.role("jobs", &args, &[]).await?;
                 Ok((controller, "ready".to_owned()))
             },
         )

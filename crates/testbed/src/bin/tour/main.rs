@@ -4,6 +4,7 @@
 //! ends with a count; whatever it started ends with it.
 
 mod jobs;
+mod pods;
 mod reach;
 mod steps;
 
@@ -30,6 +31,7 @@ async fn main() -> ExitCode {
 async fn walk(tour: &mut Tour, binary: PathBuf) -> Result<()> {
     let reach = reach::walk(tour, &binary).await?;
     let _jobs = jobs::walk(tour, &reach).await?;
+    let _pods = pods::walk(tour, &reach).await?;
     if std::env::var_os("KEEP").is_some_and(|keep| !keep.is_empty() && keep != "0") {
         reach.stay().await;
     }

@@ -1,0 +1,127 @@
+//! `tarbet mesh`: the federation controller and its discovery.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use tarbet_mesh::{Controller, MeshConfig, MeshMetrics};
+use tarbet_reach::names::SiteName;
+use tarbet_telemetry::codes::ground;
+use tarbet_telemetry::{Coded, Problem, Stage};
+
+use super::jobs::{address, connect, identity, serve_probes, source};
+use super::process::{Process, bind};
+use crate::cli::endpoint::ServerArgs;
+use crate::config::Config;
+
+const METRICS_AT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
+const PROBES_AT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8081);
+/// Where a pod finds its own namespace.
+const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+
+#[derive(Debug, Args)]
+pub struct MeshArgs {
+    /// The kubeconfig of the cluster; without it KUBECONFIG, the pod's account, ~/.kube/config
+    #[arg(long, global = true, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The namespace of the controller and of the rules
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE")]
+    namespace: Option<String>,
+    /// Where peers ask for what is exported
+    #[arg(long, value_parser = address, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+    /// Where the discovery of a mesh is, if not behind its ingress; may be repeated
+    #[arg(long = "discovery", value_name = "MESH=HOST:PORT", value_parser = pair)]
+    discovery: Vec<(String, String)>,
+    /// The site through which the discovery of a mesh is reached; may be repeated
+    #[arg(long = "via-site", value_name = "MESH=SITE", value_parser = pair)]
+    via_site: Vec<(String, String)>,
+    #[command(flatten)]
+    server: ServerArgs,
+    /// Let one of several replicas write
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    leader_elect: Option<bool>,
+    /// Address of the metrics listener, such as :8080
+    #[arg(long, value_parser = address, value_name = "ADDR")]
+    metrics_bind_address: Option<SocketAddr>,
+    /// Address of the probe listener, such as :8081
+    #[arg(long, value_parser = address, value_name = "ADDR")]
+    health_probe_bind_address: Option<SocketAddr>,
+}
+
+pub fn run(mut config: Config, args: MeshArgs) -> Result<(), Problem> {
+    let settings = merged(config.mesh.clone(), &args)?;
+    let mut probes = args.health_probe_bind_address;
+    if config.observability.listen.is_none() {
+        config.observability.listen = args.metrics_bind_address;
+        probes = probes.or(Some(PROBES_AT));
+    }
+    Process::run("mesh", &config, METRICS_AT, |process| async move {
+        let client = connect(&source(settings.kubeconfig.as_deref())?).await?;
+        let namespace = namespace(settings.namespace.clone());
+        let sites = sites(&settings.via_site, &args.server)?;
+        if let Some(probes) = probes {
+            serve_probes(&process, probes).await?;
+        }
+        let listener = bind(settings.listen, "discovery").await?;
+        let metrics = MeshMetrics::register(&process.metrics);
+        let mut controller =
+            Controller::new(settings, &namespace, client, metrics, process.health.clone(), identity());
+        for (mesh, site) in sites {
+            controller = controller.through(&mesh, Arc::new(site));
+        }
+        process.supervisor.spawn(Stage::Work, "mesh controller", |stop| async move {
+            controller.run(listener, stop).await.map_err(|error| error.problem())
+        });
+        Ok(())
+    })
+}
+
+fn merged(mut config: MeshConfig, args: &MeshArgs) -> Result<MeshConfig, Problem> {
+    config.kubeconfig = args.kubeconfig.clone().or(config.kubeconfig);
+    config.namespace = args.namespace.clone().filter(|namespace| !namespace.is_empty()).or(config.namespace);
+    config.listen = args.listen.unwrap_or(config.listen);
+    config.discovery.extend(args.discovery.iter().cloned());
+    config.via_site.extend(args.via_site.iter().cloned());
+    config.leader_election = args.leader_elect.unwrap_or(config.leader_election);
+    match config.mistakes().first() {
+        Some((setting, message)) => {
+            Err(Problem::new(&ground::CONFIG_INVALID, format!("mesh.{setting}: {message}.")))
+        }
+        None => Ok(config),
+    }
+}
+
+/// As told, else the pod's own, else where Istio usually is.
+fn namespace(told: Option<String>) -> String {
+    let of_pod = || std::fs::read_to_string(NAMESPACE_FILE).ok().map(|text| text.trim().to_owned());
+    told.or_else(of_pod).filter(|name| !name.is_empty()).unwrap_or_else(|| "istio-system".to_owned())
+}
+
+fn sites(
+    named: &BTreeMap<String, String>,
+    server: &ServerArgs,
+) -> Result<BTreeMap<String, tarbet_reach::client::RemoteSite>, Problem> {
+    if named.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let server = server.connect()?;
+    let client = tarbet_reach::client::Client::new(&server.url, server.token.clone(), server.ca_file.as_deref())?;
+    let site = |(mesh, site): (&String, &String)| {
+        let name: SiteName = site.parse().map_err(|error| {
+            Problem::new(&ground::CONFIG_INVALID, format!("The site `{site}` cannot be used."))
+                .because(format!("{error}"))
+        })?;
+        Ok((mesh.clone(), client.site(name)))
+    };
+    named.iter().map(site).collect()
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((mesh, value)) if !mesh.is_empty() && !value.is_empty() => Ok((mesh.to_owned(), value.to_owned())),
+        _ => Err("expected MESH=VALUE, such as west=10.0.0.7:15080".into()),
+    }
+}

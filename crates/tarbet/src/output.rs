@@ -68,6 +68,12 @@ impl Format {
     }
 }
 
+/// A remark beside the result.
+pub fn note(text: &str) {
+    // Nothing is left to do if even standard error is gone.
+    let _ = writeln!(stderr().lock(), "{text}");
+}
+
 /// Prints a problem as people need it: what, where, why, what to try.
 pub fn problem(problem: &Problem) {
     let (bold, red, plain) = if stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none() {

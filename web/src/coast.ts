@@ -21,8 +21,11 @@ export function frame(wide: boolean, gateways: number, sites: number): Frame {
   const neck = Math.max(46, 31 * Math.min(gateways, MAX_GATEWAYS) + 10);
   return wide
     ? { wide, width: 1200, height: sites > LABELLED ? 500 : Math.max(430, gap(sites) * shown + 130), neck }
-    : { wide, width: 390, height: sites > LABELLED ? 720 : 430 + gap(sites) * shown, neck: 104 };
+    : { wide, width: 390, height: sites > LABELLED ? 720 : 430 + gap(sites) * shown, neck: (abreast(gateways) * Math.min(gateways, MAX_GATEWAYS)) / 2 + 12 };
 }
+
+/** On a narrow page gateways stand side by side, this far apart. */
+export const abreast = (gateways: number) => Math.min(112, 330 / Math.max(1, Math.min(gateways, MAX_GATEWAYS)));
 
 /** More sites than this are drawn as dots. */
 export const LABELLED = 12;
@@ -91,7 +94,7 @@ export function places(frame: Frame, callers: number, gateways: number, sites: n
     callers: frame.wide ? spread(callers, 170, 58) : spread(callers, 88, 98),
     gateways: frame.wide
       ? spread(shownGateways, (near + far) / 2, 62)
-      : spread(shownGateways, (near + far) / 2, 112),
+      : spread(shownGateways, (near + far) / 2, abreast(gateways)),
     sites: [],
   };
   if (sites > LABELLED) {

@@ -1,7 +1,7 @@
 // The picture: two lands, the neck between them, who stands where, and a pulse for each request.
 
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { type Frame, type Point, LABELLED, MAX_GATEWAYS, field, frame, land, link, places, way } from "./coast";
+import { type Frame, type Point, LABELLED, MAX_GATEWAYS, abreast, field, frame, land, link, places, way } from "./coast";
 import { onRequest, useKnown } from "./live";
 import { outcome } from "./pieces";
 import type { Known } from "./live";
@@ -32,7 +32,7 @@ function useWide(): [boolean, { current: HTMLDivElement | null }] {
   useLayoutEffect(() => {
     const element = box.current;
     if (!element) return;
-    const measure = () => setWide(element.clientWidth >= 620);
+    const measure = () => setWide(element.clientWidth >= 760);
     measure();
     const observer = new ResizeObserver(measure);
     observer.observe(element);
@@ -106,7 +106,7 @@ export function Map() {
           {(gateways.length ? gateways : ["gateway"]).slice(0, MAX_GATEWAYS).map((name, i) => {
             const more = gateways.length - MAX_GATEWAYS;
             const label = i === MAX_GATEWAYS - 1 && more > 0 ? `and ${more + 1} more` : name;
-            return <Box key={name} at={at.gateways[i] as Point} width={wide ? 132 : 100} height={44} name={label} note="gateway" kind="gateway" />;
+            return <Box key={name} at={at.gateways[i] as Point} width={wide ? 132 : abreast(gateways.length) - 12} height={44} name={label} note="gateway" kind="gateway" />;
           })}
           {at.card ? (
             sites.map((site, i) => <Card key={site.name} site={site} at={at.sites[i] as Point} size={at.card as { width: number; height: number }} />)

@@ -3,5 +3,6 @@
 mod cli;
 mod console;
 mod fuzz;
+mod jobs;
 mod reach;
 mod tree;

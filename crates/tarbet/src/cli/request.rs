@@ -1,0 +1,300 @@
+//! `tarbet request …`: asking a private cluster for work.
+
+use std::collections::BTreeMap;
+use std::io::{Write, stderr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use tarbet_jobs::client::{Requests, verdict, whole_log};
+use tarbet_jobs::crd::{InternalRequest, InternalRequestStatus};
+use tarbet_jobs::machine::Phase;
+use tarbet_telemetry::Problem;
+use tarbet_telemetry::codes::{cluster, ground};
+
+use crate::output::Format;
+use crate::roles::jobs::{connect, source};
+
+pub const EXAMPLES: &str = "Examples:
+  tarbet request submit sign-image -p image=quay.io/a/b:c --wait
+  tarbet request list
+  tarbet request logs sign-image-x7k2p
+  tarbet request cancel sign-image-x7k2p";
+
+#[derive(Debug, Args)]
+pub struct RequestArgs {
+    /// The kubeconfig of the cluster the request is made on; without it KUBECONFIG or ~/.kube/config
+    #[arg(long, global = true, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// The namespace; the kubeconfig's own if absent
+    #[arg(long, short = 'n', global = true, value_name = "NAMESPACE")]
+    namespace: Option<String>,
+    #[command(subcommand)]
+    command: RequestCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum RequestCommand {
+    /// Ask for a pipeline to be run
+    #[command(
+        after_help = "Examples:\n  tarbet request submit build\n  tarbet request submit sign -p image=quay.io/a:b -p tag=v1 --wait --timeout 30m\n\nWith --wait the exit code is the job's: 0 succeeded, 1 failed, 4 rejected, 5 not finished in time."
+    )]
+    Submit {
+        /// The pipeline, as the private side offers it
+        pipeline: String,
+        /// A parameter; may be repeated
+        #[arg(long = "param", short = 'p', value_name = "NAME=VALUE", value_parser = param)]
+        params: Vec<(String, String)>,
+        /// The name of the request; made from the pipeline's if absent
+        #[arg(long)]
+        name: Option<String>,
+        /// Wait for the end, telling what happens
+        #[arg(long)]
+        wait: bool,
+        /// How long to wait at most
+        #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+        timeout: Option<Duration>,
+    },
+    /// List requests
+    #[command(
+        after_help = "Examples:\n  tarbet request list\n  tarbet request list --all-namespaces -o json"
+    )]
+    List {
+        /// Those of all namespaces
+        #[arg(long, short = 'A')]
+        all_namespaces: bool,
+    },
+    /// Show one request: its state, results and message
+    #[command(
+        after_help = "Examples:\n  tarbet request show build-x7k2p\n  tarbet request show build-x7k2p -o yaml"
+    )]
+    Show {
+        /// The request
+        name: String,
+    },
+    /// Print what its steps said
+    #[command(
+        after_help = "Examples:\n  tarbet request logs build-x7k2p\n  tarbet request logs build-x7k2p --private-kubeconfig ~/.kube/private\n\nThe requester gets the end of each step's log. With a kubeconfig of the private cluster the whole\nlog is printed, also while the run goes on and after it was deleted."
+    )]
+    Logs {
+        /// The request
+        name: String,
+        /// A kubeconfig of the private cluster
+        #[arg(long, value_name = "FILE")]
+        private_kubeconfig: Option<PathBuf>,
+    },
+    /// Cancel a request: its run is ended, and both are deleted
+    #[command(after_help = "Examples:\n  tarbet request cancel build-x7k2p")]
+    Cancel {
+        /// The request
+        name: String,
+    },
+}
+
+fn param(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("expected NAME=VALUE, such as image=quay.io/a/b:c".to_owned()),
+    }
+}
+
+pub async fn run(args: RequestArgs, format: Format) -> Result<(), Problem> {
+    let client = connect(&source(args.kubeconfig.as_deref())?).await?;
+    let requests = Requests::new(client, args.namespace.as_deref());
+    match args.command {
+        RequestCommand::Submit { pipeline, params, name, wait, timeout } => {
+            let params = unique(params)?;
+            let made = requests.submit(&pipeline, params, name.as_deref()).await?;
+            if wait || timeout.is_some() {
+                follow(&requests, &made, timeout, format).await
+            } else {
+                submitted(&made, format)
+            }
+        }
+        RequestCommand::List { all_namespaces } => {
+            let rows: Vec<Value> = requests.list(all_namespaces).await?.iter().map(row).collect();
+            let (headings, keys) = (
+                ["name", "namespace", "state", "pipeline", "message"],
+                ["name", "namespace", "state", "pipeline", "message"],
+            );
+            format.rows(&headings, &keys, &rows)
+        }
+        RequestCommand::Show { name } => show(&requests.get(&name).await?, format),
+        RequestCommand::Logs { name, private_kubeconfig } => {
+            let request = requests.get(&name).await?;
+            logs(&request, private_kubeconfig, format).await
+        }
+        RequestCommand::Cancel { name } => {
+            requests.cancel(&name).await?;
+            format.text(&format!("The request `{name}` is cancelled. Next: tarbet request list"))
+        }
+    }
+}
+
+fn unique(params: Vec<(String, String)>) -> Result<BTreeMap<String, String>, Problem> {
+    let count = params.len();
+    let params: BTreeMap<String, String> = params.into_iter().collect();
+    if params.len() == count {
+        return Ok(params);
+    }
+    Err(Problem::new(&ground::BAD_REQUEST, "A parameter is given twice.")
+        .at("tarbet command line")
+        .advising("give each NAME=VALUE once"))
+}
+
+fn submitted(made: &InternalRequest, format: Format) -> Result<(), Problem> {
+    let name = made.metadata.name.as_deref().unwrap_or_default();
+    if format == Format::Table {
+        return format.text(&format!("The request `{name}` is submitted. Next: tarbet request show {name}"));
+    }
+    format.value(&row(made))
+}
+
+async fn follow(
+    requests: &Requests,
+    made: &InternalRequest,
+    timeout: Option<Duration>,
+    format: Format,
+) -> Result<(), Problem> {
+    let name = made.metadata.name.as_deref().unwrap_or_default();
+    say(&format!("{}/{name}: submitted", requests.namespace()));
+    let ended = requests
+        .follow(name, timeout, |request| {
+            let status = request.status.clone().unwrap_or_default();
+            match Phase::of(&status) {
+                Phase::New => {}
+                Phase::Queued => {
+                    let place = status.queue.map_or(0, |queue| queue.position);
+                    say(&format!("{name}: waiting for its turn, at place {place}"));
+                }
+                Phase::Running => {
+                    say(&format!("{name}: running as {}", status.pipeline_run.unwrap_or_default()))
+                }
+                phase => say(&format!("{name}: {}", phase.reason().to_lowercase())),
+            }
+        })
+        .await?;
+    for log in ended.status.iter().flat_map(|status| status.logs.iter().flatten()) {
+        for line in log.tail.lines() {
+            say(&format!("{name}: {}/{} | {line}", log.task, log.step));
+        }
+    }
+    if let Some(problem) = verdict(&ended) {
+        return Err(problem);
+    }
+    let results = ended.status.and_then(|status| status.results).unwrap_or_default();
+    if format == Format::Table {
+        let lines: Vec<String> = results.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        return if lines.is_empty() { Ok(()) } else { format.text(&lines.join("\n")) };
+    }
+    format.value(&results)
+}
+
+/// Progress goes to standard error, so that results can be piped.
+fn say(line: &str) {
+    // Nothing is left to do if even standard error is gone.
+    let _ = writeln!(stderr().lock(), "{line}");
+}
+
+fn row(request: &InternalRequest) -> Value {
+    let status = request.status.clone().unwrap_or_default();
+    let pipeline = request.spec.request.clone().or_else(|| {
+        let reference = &request.spec.pipeline.as_ref()?.pipeline_ref;
+        let named = |name: &str| {
+            reference.params.iter().find(|param| param.name == name).map(|param| param.value.clone())
+        };
+        named("name").or_else(|| named("pathInRepo")).or_else(|| Some(reference.resolver.clone()))
+    });
+    json!({
+        "name": request.metadata.name, "namespace": request.metadata.namespace, "state": state(&status),
+        "pipeline": pipeline, "message": message(&status), "pipelineRun": status.pipeline_run,
+        "results": status.results, "position": status.queue.map(|queue| queue.position),
+    })
+}
+
+fn state(status: &InternalRequestStatus) -> &'static str {
+    match Phase::of(status) {
+        Phase::New => "new",
+        Phase::Queued => "waiting",
+        Phase::Running => "running",
+        Phase::Succeeded => "succeeded",
+        Phase::Failed => "failed",
+        Phase::Rejected => "rejected",
+    }
+}
+
+fn message(status: &InternalRequestStatus) -> Option<String> {
+    status.conditions.first().map(|condition| condition.message.clone()).filter(|message| !message.is_empty())
+}
+
+fn show(request: &InternalRequest, format: Format) -> Result<(), Problem> {
+    if format != Format::Table {
+        return format.value(request);
+    }
+    let status = request.status.clone().unwrap_or_default();
+    let mut lines = vec![
+        format!("Name       {}", request.metadata.name.as_deref().unwrap_or_default()),
+        format!("Namespace  {}", request.metadata.namespace.as_deref().unwrap_or_default()),
+        format!("Pipeline   {}", row(request)["pipeline"].as_str().unwrap_or("-")),
+        format!("State      {}", state(&status)),
+    ];
+    let mut add =
+        |name: &str, value: Option<String>| lines.extend(value.map(|value| format!("{name:<10} {value}")));
+    add("Message", message(&status));
+    add("Place", status.queue.as_ref().map(|queue| queue.position.to_string()));
+    add("Run", status.pipeline_run.clone());
+    add("Started", status.start_time.as_ref().map(|time| time.0.to_string()));
+    add("Completed", status.completion_time.as_ref().map(|time| time.0.to_string()));
+    for (name, value) in status.results.iter().flatten() {
+        add("Result", Some(format!("{name}={value}")));
+    }
+    if status.logs.is_some() {
+        add(
+            "Logs",
+            Some(format!("tarbet request logs {}", request.metadata.name.as_deref().unwrap_or_default())),
+        );
+    }
+    format.text(&lines.join("\n"))
+}
+
+async fn logs(request: &InternalRequest, private: Option<PathBuf>, format: Format) -> Result<(), Problem> {
+    let name = request.metadata.name.as_deref().unwrap_or_default();
+    let status = request.status.clone().unwrap_or_default();
+    let nothing = |cause: &str| {
+        Problem::new(&cluster::OBJECT_MISSING, format!("There is no log of the request `{name}`."))
+            .at("request → run on the private cluster")
+            .because(cause.to_owned())
+            .advising(format!("`tarbet request show {name}` tells its state"))
+    };
+    if let Some(private) = private {
+        let run = status.pipeline_run.as_deref().and_then(|run| run.split_once('/'));
+        let (namespace, run) = run.ok_or_else(|| nothing("it has no run"))?;
+        let client = connect(&source(Some(&private))?).await?;
+        let log = whole_log(client, namespace, run).await.map_err(|error| {
+            Problem::new(&cluster::CLUSTER_UNREACHABLE, "The log cannot be read.")
+                .because(tarbet_cluster::describe(&error))
+        })?;
+        let log =
+            log.ok_or_else(|| nothing("no step has said anything yet, or the log was too old to be kept"))?;
+        return format.text(log.trim_end_matches('\n'));
+    }
+    let logs = status.logs.clone().unwrap_or_default();
+    if logs.is_empty() {
+        let cause =
+            if Phase::of(&status).is_final() { "no step said anything" } else { "it is not finished" };
+        return Err(nothing(cause)
+            .advising("an administrator of the private side can read it with --private-kubeconfig"));
+    }
+    if format != Format::Table {
+        return format.value(&logs);
+    }
+    let text: String = logs
+        .iter()
+        .map(|log| {
+            let cut = if log.truncated { " (the end)" } else { "" };
+            format!("=== {} / {}{cut}\n{}\n", log.task, log.step, log.tail.trim_end_matches('\n'))
+        })
+        .collect();
+    format.text(text.trim_end_matches('\n'))
+}

@@ -1,0 +1,211 @@
+//! `tarbet jobs`: the controller that runs private pipelines on request.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::Args;
+use tarbet_cluster::{Client, Source};
+use tarbet_jobs::{Config as JobsConfig, Controller, JobMetrics, Remote, RemoteConfig};
+use tarbet_link::{Body, Caller, Target};
+use tarbet_reach::names::SiteName;
+use tarbet_telemetry::codes::{ground, jobs};
+use tarbet_telemetry::{Coded, Problem, Stage, observe};
+
+use super::process::{Process, bind};
+use crate::cli::endpoint::ServerArgs;
+use crate::config::Config;
+
+pub const EXAMPLES: &str = "Examples:
+  tarbet jobs --remote-kubeconfig /etc/remote/kubeconfig
+  tarbet jobs --remote-site public --server https://gateway:8153 --token-file token
+  SERVICE_NAMESPACE=internal-services tarbet jobs --remote-cluster-config-file F --leader-elect
+
+It runs in the private cluster. What may run is decided by the object `config` of the kind
+InternalServicesConfig in its namespace; several remotes are listed under jobs.remotes.";
+
+const METRICS_AT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
+const PROBES_AT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8081);
+
+#[derive(Debug, Args)]
+pub struct JobsArgs {
+    /// The kubeconfig of the cluster whose requests are served; read again when it changes
+    #[arg(long, visible_alias = "remote-cluster-config-file", value_name = "FILE")]
+    remote_kubeconfig: Option<PathBuf>,
+    /// Instead: the site whose agent offers that cluster's API, reached through a gateway
+    #[arg(long, value_name = "SITE", conflicts_with = "remote_kubeconfig")]
+    remote_site: Option<String>,
+    /// The name of the remote, part of what makes a run unique; made from its URL or site if absent
+    #[arg(long, value_name = "NAME")]
+    remote_name: Option<String>,
+    #[command(flatten)]
+    server: ServerArgs,
+    /// The kubeconfig of the private cluster; without it KUBECONFIG, the pod's account, ~/.kube/config
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// The namespace of configuration, Pipelines and runs
+    #[arg(long, env = "SERVICE_NAMESPACE", value_name = "NAMESPACE")]
+    namespace: Option<String>,
+    /// Let one of several replicas work
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    leader_elect: Option<bool>,
+    /// The name of the lease
+    #[arg(long, value_name = "NAME")]
+    leader_election_id: Option<String>,
+    /// Address of the metrics listener, such as :8080
+    #[arg(long, value_parser = address, value_name = "ADDR")]
+    metrics_bind_address: Option<SocketAddr>,
+    /// Address of the probe listener, such as :8081
+    #[arg(long, value_parser = address, value_name = "ADDR")]
+    health_probe_bind_address: Option<SocketAddr>,
+}
+
+pub fn run(mut config: Config, args: JobsArgs) -> Result<(), Problem> {
+    let mut settings = merged(config.jobs.clone(), &args)?;
+    let mut probes = args.health_probe_bind_address;
+    if config.observability.listen.is_none() {
+        config.observability.listen = args.metrics_bind_address;
+        probes = probes.or(Some(PROBES_AT));
+    }
+    Process::run("jobs", &config, METRICS_AT, |process| async move {
+        name_remotes(&mut settings).await?;
+        let source = source(settings.kubeconfig.as_deref())?;
+        let local = connect(&source).await?;
+        let mut remotes = Vec::new();
+        for remote in &settings.remotes {
+            remotes.push(Remote { name: remote.name.clone(), client: reach(remote, &args.server).await? });
+        }
+        if let Some(probes) = probes {
+            serve_probes(&process, probes).await?;
+        }
+        let metrics = JobMetrics::register(&process.metrics);
+        let controller =
+            Controller::new(settings, local, remotes, metrics, process.health.clone(), identity());
+        process.supervisor.spawn(Stage::Work, "jobs controller", |stop| async move {
+            controller.run(stop).await;
+            Ok(())
+        });
+        Ok(())
+    })
+}
+
+fn merged(mut config: JobsConfig, args: &JobsArgs) -> Result<JobsConfig, Problem> {
+    if args.remote_kubeconfig.is_some() || args.remote_site.is_some() {
+        let (kubeconfig, site) = (args.remote_kubeconfig.clone(), args.remote_site.clone());
+        let name = args.remote_name.clone().unwrap_or_default();
+        config.remotes = vec![RemoteConfig { name, kubeconfig, site }];
+    }
+    config.kubeconfig = args.kubeconfig.clone().or(config.kubeconfig);
+    if let Some(namespace) = args.namespace.clone().filter(|namespace| !namespace.is_empty()) {
+        config.namespace = namespace;
+    }
+    config.leader_election.enabled = args.leader_elect.unwrap_or(config.leader_election.enabled);
+    if let Some(id) = &args.leader_election_id {
+        config.leader_election.id.clone_from(id);
+    }
+    if config.remotes.is_empty() {
+        return Err(Problem::new(&jobs::NO_REMOTE, "The controller does not know whose requests to serve."));
+    }
+    Ok(config)
+}
+
+/// Gives a remote without a name one that no other cluster has: controllers for two of them may
+/// share a namespace, and must not take each other's runs for their own.
+async fn name_remotes(config: &mut JobsConfig) -> Result<(), Problem> {
+    for remote in config.remotes.iter_mut().filter(|remote| remote.name.is_empty()) {
+        let place = match (&remote.site, &remote.kubeconfig) {
+            (Some(site), _) => site.clone(),
+            (None, file) => {
+                let source = Source::file(file.clone().unwrap_or_default());
+                tarbet_cluster::server(&source).await.map_err(|error| error.problem())?
+            }
+        };
+        remote.name = tarbet_jobs::names::remote_name(&place);
+    }
+    match config.mistakes().first() {
+        Some((setting, message)) => {
+            Err(Problem::new(&ground::CONFIG_INVALID, format!("jobs.{setting} {message}.")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The private cluster, in the order the original looks for it.
+pub fn source(named: Option<&std::path::Path>) -> Result<Source, Problem> {
+    let variable = std::env::var("KUBECONFIG").ok();
+    let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    Source::choose(named, variable.as_deref(), in_pod, home.as_deref()).map_err(|error| error.problem())
+}
+
+/// A client for a cluster.
+pub async fn connect(source: &Source) -> Result<Client, Problem> {
+    tarbet_cluster::connect(source).await.map_err(|error| error.problem())
+}
+
+/// The way to a remote: its kubeconfig, or the site that offers its API.
+async fn reach(remote: &RemoteConfig, server: &ServerArgs) -> Result<Client, Problem> {
+    let Some(site) = &remote.site else {
+        return connect(&Source::file(remote.kubeconfig.clone().unwrap_or_default())).await;
+    };
+    let unusable = |cause: String| {
+        Problem::new(&ground::CONFIG_INVALID, format!("The site `{site}` cannot be used.")).because(cause)
+    };
+    let name: SiteName = site.parse().map_err(|error| unusable(format!("{error}")))?;
+    let target = Target::service("kubernetes").map_err(|error| unusable(error.to_string()))?;
+    let server = server.connect()?;
+    let way =
+        tarbet_reach::client::Client::new(&server.url, server.token.clone(), server.ca_file.as_deref())?
+            .site(name);
+    Ok(tarbet_cluster::connect_by(move |request| {
+        let way = way.clone();
+        let (mut parts, body) = request.into_parts();
+        parts.extensions.insert(target.clone());
+        async move { Ok(way.call(http::Request::from_parts(parts, Body::new(body))).await?) }
+    }))
+}
+
+pub async fn serve_probes(process: &Process, at: SocketAddr) -> Result<(), Problem> {
+    let listener = bind(at, "probes").await?;
+    let paths = observe::Paths { metrics: Vec::new(), ..observe::Paths::default() };
+    let router = observe::router(process.metrics.clone(), process.health.clone(), &paths);
+    process.supervisor.spawn(Stage::Observe, "probe listener", |stop| async move {
+        observe::serve(listener, router, stop).await.map_err(|error| {
+            Problem::new(&ground::TASK_FAILED, "The probe listener failed.").because(error.to_string())
+        })
+    });
+    Ok(())
+}
+
+/// Tells this replica from every other one, also from itself before a restart.
+pub fn identity() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let once = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
+    format!("{}_{}", host.trim(), once.trim())
+}
+
+/// An address as Go programs write it: `:8080` is every interface, `0` is none that others know.
+pub fn address(text: &str) -> Result<SocketAddr, String> {
+    match text {
+        "0" => Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)),
+        _ => match text.strip_prefix(':') {
+            Some(port) => port
+                .parse()
+                .map(|port| SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port))
+                .map_err(|error| error.to_string()),
+            None => text.parse().map_err(|error: std::net::AddrParseError| error.to_string()),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_go_programs_write_them() {
+        assert_eq!(address(":8080"), Ok("0.0.0.0:8080".parse().unwrap()));
+        assert_eq!(address("127.0.0.1:1"), Ok("127.0.0.1:1".parse().unwrap()));
+        assert_eq!(address("0"), Ok("127.0.0.1:0".parse().unwrap()));
+        assert!(address("host").is_err() && address(":x").is_err());
+    }
+}

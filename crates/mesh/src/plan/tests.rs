@@ -293,6 +293,9 @@ fn the_router_of_a_remote_gets_server_names_it_can_read() {
     );
 }
 
+/// An edit of an offer.
+type Change = fn(&mut Value);
+
 fn three(offers_of_central: Value, change: impl FnOnce(&mut Value)) -> Plan {
     planned(json!([]), json!([offer("r.mesh.global")]), |world| {
         let central = json!({ "id": "central", "network": "central",
@@ -313,7 +316,7 @@ fn one_name_of_two_meshes_is_one_entry_and_the_first_mesh_wins() {
     assert_eq!(imported.spec["meshes"], json!(["west", "central"]));
     assert!(plan.findings.is_empty(), "{:?}", plan.findings);
 
-    let differing: [(&str, fn(&mut Value)); 3] = [
+    let differing: [(&str, Change); 3] = [
         ("ports", |offer| offer["ports"][0]["number"] = json!(80)),
         ("labels", |offer| offer["labels"] = json!({})),
         ("identities", |offer| offer["subjectAltNames"] = json!(["spiffe://cluster.local/ns/a/sa/b"])),

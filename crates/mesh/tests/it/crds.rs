@@ -27,6 +27,9 @@ fn the_files_in_deploy_are_the_definitions_of_the_code() {
     }
 }
 
+/// An edit of a specification.
+type Change = fn(&mut Value);
+
 fn federation(change: impl FnOnce(&mut Value)) -> Value {
     let mut object = json!({
         "apiVersion": "federation.openshift-service-mesh.io/v1alpha1", "kind": "MeshFederation",
@@ -63,7 +66,7 @@ async fn a_real_api_server_takes_the_definitions_and_refuses_wrong_objects() {
     super::world::install_definitions(plane).await.unwrap();
 
     verdict(&kubectl, &federation(|_| {})).await.unwrap();
-    let wrong: [(&str, &str, fn(&mut Value)); 20] = [
+    let wrong: [(&str, &str, Change); 20] = [
         ("the remote has our id", "id of this mesh", |s| s["remote"][0]["id"] = json!("east")),
         ("two remotes with one id", "Duplicate", |s| s["remote"][1]["id"] = json!("west")),
         ("our own network behind an ingress", "another network", |s| {
@@ -198,7 +201,7 @@ async fn defaults_are_the_servers_and_columns_tell_the_state() {
     let kubectl = plane.kubectl();
     super::world::install_definitions(plane).await.unwrap();
     let input = federation(|s| {
-        *s = json!({ "local": { "id": "a", "network": "x" }, "remote": [{ "id": "b", "network": "y" }] })
+        *s = json!({ "local": { "id": "a", "network": "x" }, "remote": [{ "id": "b", "network": "y" }] });
     });
     let args = ["apply", "--dry-run=server", "-o", "json", "-f", "-"];
     let made: Value =

@@ -62,7 +62,11 @@ enum Sub {
     },
 }
 
-pub fn run(config: impl FnOnce() -> Result<Config, Problem>, args: MeshCommand, format: Format) -> Result<(), Problem> {
+pub fn run(
+    config: impl FnOnce() -> Result<Config, Problem>,
+    args: MeshCommand,
+    format: Format,
+) -> Result<(), Problem> {
     let MeshCommand { role, command } = args;
     match command {
         None => crate::roles::mesh::run(config()?, role),
@@ -118,6 +122,7 @@ async fn status(args: MeshArgs, format: Format) -> Result<(), Problem> {
 async fn cleanup(args: MeshArgs, format: Format) -> Result<(), Problem> {
     let client = connect(&source(args.kubeconfig.as_deref())?).await?;
     let gone = tarbet_mesh::cleanup(&client).await.map_err(|error| error.problem())?;
-    let rows: Vec<Value> = gone.iter().map(|(kind, count)| json!({ "kind": kind, "removed": count })).collect();
+    let rows: Vec<Value> =
+        gone.iter().map(|(kind, count)| json!({ "kind": kind, "removed": count })).collect();
     format.rows(&["kind", "removed"], &["kind", "removed"], &rows)
 }

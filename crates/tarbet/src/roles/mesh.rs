@@ -108,7 +108,8 @@ fn sites(
         return Ok(BTreeMap::new());
     }
     let server = server.connect()?;
-    let client = tarbet_reach::client::Client::new(&server.url, server.token.clone(), server.ca_file.as_deref())?;
+    let client =
+        tarbet_reach::client::Client::new(&server.url, server.token.clone(), server.ca_file.as_deref())?;
     let site = |(mesh, site): (&String, &String)| {
         let name: SiteName = site.parse().map_err(|error| {
             Problem::new(&ground::CONFIG_INVALID, format!("The site `{site}` cannot be used."))
@@ -121,7 +122,9 @@ fn sites(
 
 fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
-        Some((mesh, value)) if !mesh.is_empty() && !value.is_empty() => Ok((mesh.to_owned(), value.to_owned())),
+        Some((mesh, value)) if !mesh.is_empty() && !value.is_empty() => {
+            Ok((mesh.to_owned(), value.to_owned()))
+        }
         _ => Err("expected MESH=VALUE, such as west=10.0.0.7:15080".into()),
     }
 }

@@ -538,7 +538,7 @@ async fn the_kustomization_gives_the_node_all_it_needs() -> Result<()> {
     let bed = Bed::with(plane.kubeconfig_with_token(&token)?).await?;
     bed.apply("ConfigMap", "settings", json!({"data": {"colour": "green"}})).await?;
     let container = with(
-        shell("main", "cat /settings/colour; sleep 1000"),
+        shell("main", "cat /settings/colour; echo; sleep 1000"),
         json!({
         "volumeMounts": [{"name": "settings", "mountPath": "/settings"}]}),
     );

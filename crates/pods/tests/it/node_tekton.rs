@@ -15,18 +15,23 @@ use super::pods::PATIENCE;
 const IMAGE: &str = "tarbet.dev/tekton:v1.0.0";
 
 /// Tekton on the shared control plane, and its programs on the shared daemon.
-async fn tekton(bed: &Bed) -> Result<&'static Tekton> {
-    static TEKTON: OnceCell<Tekton> = OnceCell::const_new();
-    TEKTON
-        .get_or_try_init(|| async {
-            let folder = tempfile::tempdir()?;
-            copy(&Tekton::programs().await?, &folder.path().join("ko-app"))?;
-            std::fs::write(folder.path().join("Dockerfile"), "FROM shell:1\nCOPY ko-app /ko-app\n")?;
-            let path = folder.path().to_str().context("an odd path")?;
-            daemon().await.docker(&["build", "--quiet", "--tag", IMAGE, path]).await?;
-            Tekton::start(bed.plane).await
-        })
-        .await
+async fn tekton(bed: &Bed) -> Result<()> {
+    // A failed start is kept: a second one would fail for another reason and hide the first.
+    static TEKTON: OnceCell<Result<Tekton, String>> = OnceCell::const_new();
+    let start = || async { start(bed).await.map_err(|error| format!("{error:#}")) };
+    match TEKTON.get_or_init(start).await {
+        Ok(_) => Ok(()),
+        Err(error) => bail!("start Tekton: {error}"),
+    }
+}
+
+async fn start(bed: &Bed) -> Result<Tekton> {
+    let folder = tempfile::tempdir()?;
+    copy(&Tekton::programs().await?, &folder.path().join("ko-app"))?;
+    std::fs::write(folder.path().join("Dockerfile"), "FROM shell:1\nCOPY ko-app /ko-app\n")?;
+    let path = folder.path().to_str().context("an odd path")?;
+    daemon().await.docker(&["build", "--quiet", "--tag", IMAGE, path]).await?;
+    Tekton::start(bed.plane).await
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {

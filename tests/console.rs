@@ -21,7 +21,7 @@ struct Up {
 impl Up {
     async fn start() -> Self {
         let (folder, ports) = (Folder::new("console").unwrap(), Lease::block(6).unwrap());
-        let listen = |port: usize| format!("{{listen: '127.0.0.1:{}'}}", ports.port(port));
+        let listen = |port: u16| format!("{{listen: '127.0.0.1:{}'}}", ports.port(port));
         let config = format!(
             "console: {}\nobservability: {}\nshutdown: {{deadline: 10s}}\ngateway:\n  recheck: 1s\n  \
              agents: {}\n  api: {}\n  kubernetes: {}\n  private: {}\n",

@@ -93,6 +93,8 @@ struct Tables {
     bells: HashMap<SiteName, Bell>,
     // Spreads requests over several links of one site.
     turn: usize,
+    // Links that are about to be taken in.
+    reserved: HashMap<SiteName, usize>,
 }
 
 struct Bell {
@@ -104,7 +106,26 @@ struct Bell {
 #[derive(Clone, Default)]
 pub struct LocalLinks(Arc<Mutex<Tables>>);
 
+/// A place for a link that is about to be taken in; given up when dropped.
+#[must_use = "the place is kept only while this is held"]
+pub struct Place {
+    site: SiteName,
+    links: LocalLinks,
+}
+
 impl LocalLinks {
+    /// Keeps a place for one more link of a site, if it has fewer than `most`; else says how many.
+    pub fn reserve(&self, site: &SiteName, most: usize) -> Result<Place, usize> {
+        let mut tables = self.lock();
+        let held = tables.by_site.get(site).map_or(0, Vec::len);
+        let reserved = tables.reserved.entry(site.clone()).or_default();
+        if held + *reserved >= most {
+            return Err(held);
+        }
+        *reserved += 1;
+        Ok(Place { site: site.clone(), links: self.clone() })
+    }
+
     /// Takes a link in and wakes those who wait for its site.
     pub fn add(&self, held: Arc<Held>) {
         let mut tables = self.lock();
@@ -180,6 +201,18 @@ impl LocalLinks {
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut tables = self.links.lock();
+        if let Some(reserved) = tables.reserved.get_mut(&self.site) {
+            *reserved -= 1;
+            if *reserved == 0 {
+                tables.reserved.remove(&self.site);
+            }
+        }
     }
 }
 

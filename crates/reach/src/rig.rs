@@ -2,10 +2,9 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::time::{Duration, SystemTime};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
 
-use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::{Request, Response};
@@ -15,8 +14,6 @@ use tarbet_link::handshake::{AgentInfo, Hello, Purpose, VERSIONS};
 use tarbet_link::{
     Accepted, AgentLink, Body, Credential, Denial, Handler, IncomingCall, IncomingStream, Settings, Target,
 };
-use tarbet_store::backend::{Backend, Memory};
-use tarbet_store::{Clock, Commit, Entry, Error, Hints, Key, Page, Prefix, Revision};
 use tarbet_telemetry::RequestId;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::Notify;
@@ -26,6 +23,12 @@ use uuid::Uuid;
 use crate::local::{Held, LinkId};
 use crate::names::SiteName;
 use crate::story::{Story, Subject};
+
+#[path = "../tests/it/flaky.rs"]
+#[expect(dead_code, reason = "the integration tests use all of it")]
+mod flaky;
+
+pub(crate) use flaky::Flaky as Unreliable;
 
 pub(crate) fn site(name: &str) -> SiteName {
     name.parse().unwrap()
@@ -151,55 +154,6 @@ pub(crate) fn request(method: &str, path: &str, body: impl Into<Body>) -> Reques
 
 pub(crate) async fn text(response: Response<Body>) -> String {
     String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
-}
-
-/// A clock that follows tokio's, so that a paused test also pauses what expires.
-pub(crate) fn clock() -> Clock {
-    let start = (SystemTime::now(), tokio::time::Instant::now());
-    Clock::from_fn(move || start.0 + start.1.elapsed())
-}
-
-/// A memory store that can be taken away and brought back.
-#[derive(Clone)]
-pub(crate) struct Unreliable(Arc<(Memory, AtomicBool)>);
-
-impl Default for Unreliable {
-    fn default() -> Self {
-        Self(Arc::new((Memory::new(clock()), AtomicBool::new(false))))
-    }
-}
-
-impl Unreliable {
-    pub(crate) fn set_down(&self, down: bool) {
-        self.0.1.store(down, SeqCst);
-    }
-
-    fn check(&self, operation: &'static str) -> Result<&Memory, Error> {
-        if self.0.1.load(SeqCst) {
-            let cause = Arc::new(io::Error::other("taken away"));
-            return Err(Error::Unavailable { operation, at: "memory".into(), waited: Duration::ZERO, cause });
-        }
-        Ok(&self.0.0)
-    }
-}
-
-#[async_trait]
-impl Backend for Unreliable {
-    async fn get(&self, key: &Key) -> Result<Option<Entry>, Error> {
-        self.check("read")?.get(key).await
-    }
-
-    async fn range(&self, prefix: &Prefix, after: Option<&Key>, limit: usize) -> Result<Page, Error> {
-        self.check("list")?.range(prefix, after, limit).await
-    }
-
-    async fn commit(&self, commit: Commit) -> Result<Revision, Error> {
-        self.check("commit")?.commit(commit).await
-    }
-
-    fn changed(&self, prefix: &Prefix) -> Hints {
-        self.0.0.changed(prefix)
-    }
 }
 
 /// Peers that nobody can reach.

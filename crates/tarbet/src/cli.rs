@@ -1,9 +1,11 @@
 //! The command line: words, flags and help. What a command does stands in its own file.
 
+mod audit;
 pub mod endpoint;
 mod explain;
 mod forward;
 mod glide;
+mod known_sites;
 mod kube;
 mod mesh;
 mod pods;
@@ -12,6 +14,7 @@ mod settings;
 mod site;
 mod stores;
 mod user;
+mod why;
 
 use std::path::PathBuf;
 
@@ -121,6 +124,12 @@ enum Command {
     /// Make a local port lead to a host behind a site
     #[command(after_help = forward::EXAMPLES)]
     Forward(forward::ForwardArgs),
+    /// Tell the story of one request, hop by hop
+    #[command(after_help = why::EXAMPLES)]
+    Why(why::WhyArgs),
+    /// Read and check the record of who asked for what
+    #[command(subcommand, after_help = audit::EXAMPLES)]
+    Audit(audit::AuditCommand),
     /// Check, show or describe the configuration
     #[command(subcommand, after_help = settings::EXAMPLES)]
     Config(settings::ConfigCommand),
@@ -171,6 +180,8 @@ pub fn run(cli: Cli) -> Result<(), Problem> {
         Command::User(args) => block_on(user::run(args, global.output)),
         Command::Kube(command) => kube::run(command, global.output),
         Command::Forward(args) => block_on(forward::run(args)),
+        Command::Why(args) => block_on(why::run(args, global.output)),
+        Command::Audit(command) => audit::run(command, global.output),
         Command::Store(command) => block_on(stores::run(command, &load()?, global.output)),
         Command::Config(command) => settings::run(command, load, global.output),
         Command::Explain(args) => explain::run(&args, global.output),

@@ -5,13 +5,15 @@
 
 mod kube_path;
 
+use std::fmt;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use kube_path::{KubeRequest, NotCanonical};
 
 /// The rules of a site.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Policy {
     /// What may be asked of the Kubernetes API. Absent: nothing.
@@ -19,10 +21,25 @@ pub struct Policy {
     /// Which TCP hosts may be reached. Absent: none.
     pub tcp: Vec<TcpRule>,
     /// Other services by name, permitted whole.
-    pub services: Vec<String>,
+    pub services: Vec<ServiceRule>,
     /// Users, groups or accounts that requests may impersonate, with `*` at an end as a wildcard.
     /// `system:` names are never impersonated.
     pub impersonate: Vec<String>,
+    /// Whether requests are taken whose encryption ends at the gateway, which can then read and
+    /// change them: those of kubectl and other clients that are not ours.
+    pub accept_plain: bool,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            kubernetes: Vec::new(),
+            tcp: Vec::new(),
+            services: Vec::new(),
+            impersonate: Vec::new(),
+            accept_plain: true,
+        }
+    }
 }
 
 /// Permits some requests to the Kubernetes API. A list that is absent matches everything, with two
@@ -38,6 +55,9 @@ pub struct KubeRule {
     pub resources: Option<Vec<String>>,
     /// Paths that are no resources, such as `/version` or `/openapi/*`.
     pub paths: Option<Vec<String>>,
+    /// Who may, with `*` at an end as a wildcard: callers who prove their name by a token of an
+    /// issuer that the agent knows. Absent: everybody whom the gateway lets through.
+    pub callers: Option<Vec<String>>,
 }
 
 /// Permits some TCP hosts.
@@ -49,6 +69,45 @@ pub struct TcpRule {
     /// Its ports. Absent: all.
     #[serde(default)]
     pub ports: Option<Vec<u16>>,
+    /// Who may, as in the rules for Kubernetes.
+    #[serde(default)]
+    pub callers: Option<Vec<String>>,
+}
+
+/// Permits a service: its name alone, or with the callers who may use it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum ServiceRule {
+    /// For everybody whom the gateway lets through.
+    Name(String),
+    /// For some.
+    For(ServiceFor),
+}
+
+/// A service for some callers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceFor {
+    /// Its name.
+    pub name: String,
+    /// Who may, as in the rules for Kubernetes.
+    #[serde(default)]
+    pub callers: Option<Vec<String>>,
+}
+
+impl ServiceRule {
+    fn name(&self) -> &str {
+        match self {
+            Self::Name(name) | Self::For(ServiceFor { name, .. }) => name,
+        }
+    }
+
+    fn callers(&self) -> Option<&[String]> {
+        match self {
+            Self::Name(_) => None,
+            Self::For(rule) => rule.callers.as_deref(),
+        }
+    }
 }
 
 /// What a request wants, as the policy sees it.
@@ -71,10 +130,33 @@ pub enum Verdict {
     Refuse(String),
 }
 
+/// How a caller is known to the rules that name callers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Who<'a> {
+    Nobody,
+    Proven(&'a str),
+    /// Somebody of the right name, to find out whether a name is all that is missing.
+    Anybody,
+}
+
+impl Who<'_> {
+    fn is_among(self, callers: Option<&[String]>) -> bool {
+        match (callers, self) {
+            (None, _) | (Some(_), Self::Anybody) => true,
+            (Some(_), Self::Nobody) => false,
+            (Some(list), Self::Proven(name)) => list.iter().any(|pattern| matches(pattern, name)),
+        }
+    }
+}
+
 impl Policy {
     /// What holds where no file says otherwise.
     pub fn without_file() -> Self {
-        Self { kubernetes: vec![KubeRule::default()], services: vec!["info".into()], ..Self::default() }
+        Self {
+            kubernetes: vec![KubeRule::default()],
+            services: vec![ServiceRule::Name("info".into())],
+            ..Self::default()
+        }
     }
 
     /// Whether any rule could permit anything of this service.
@@ -82,28 +164,47 @@ impl Policy {
         match service {
             "kubernetes" => !self.kubernetes.is_empty(),
             "tcp" => !self.tcp.is_empty(),
-            other => self.services.iter().any(|name| name == other),
+            other => self.services.iter().any(|rule| rule.name() == other),
         }
     }
 
-    /// Judges one request.
-    pub fn judge(&self, wanted: &Wanted) -> Verdict {
+    /// Whether any rule is for some callers only.
+    pub fn names_callers(&self) -> bool {
+        self.kubernetes.iter().any(|rule| rule.callers.is_some())
+            || self.tcp.iter().any(|rule| rule.callers.is_some())
+            || self.services.iter().any(|rule| rule.callers().is_some())
+    }
+
+    /// Judges one request of a caller who has proven this name, or none.
+    pub fn judge(&self, wanted: &Wanted, caller: Option<&str>) -> Verdict {
+        if let Wanted::Kubernetes(_, impersonated) = wanted
+            && let Some(name) = impersonated.iter().find(|name| !self.may_impersonate(name))
+        {
+            return Verdict::Refuse(format!("nobody may impersonate `{name}`"));
+        }
+        if self.permits(wanted, caller.map_or(Who::Nobody, Who::Proven)) {
+            return Verdict::Permit;
+        }
+        Verdict::Refuse(match (self.permits(wanted, Who::Anybody), caller) {
+            (true, None) => format!("{wanted} is for callers who prove their name, and none was proven"),
+            (true, Some(caller)) => format!("{wanted} is not for `{caller}`"),
+            (false, _) => format!("no rule matches {wanted}"),
+        })
+    }
+
+    fn permits(&self, wanted: &Wanted, who: Who<'_>) -> bool {
         match wanted {
-            Wanted::Kubernetes(request, impersonated) => {
-                if let Some(name) = impersonated.iter().find(|name| !self.may_impersonate(name)) {
-                    return Verdict::Refuse(format!("nobody may impersonate `{name}`"));
-                }
-                permit_if(self.kubernetes.iter().any(|rule| rule.permits(request)), || {
-                    format!("no kubernetes rule matches {request}")
-                })
+            Wanted::Kubernetes(request, _) => {
+                let mut rules = self.kubernetes.iter().filter(|rule| who.is_among(rule.callers.as_deref()));
+                rules.any(|rule| rule.permits(request))
             }
             Wanted::Tcp(host, port) => {
-                permit_if(self.tcp.iter().any(|rule| rule.permits(host, *port)), || {
-                    format!("no tcp rule matches {host}:{port}")
-                })
+                let mut rules = self.tcp.iter().filter(|rule| who.is_among(rule.callers.as_deref()));
+                rules.any(|rule| rule.permits(host, *port))
             }
             Wanted::Service(name) => {
-                permit_if(self.offers(name), || format!("the service `{name}` is not listed"))
+                let mut rules = self.services.iter().filter(|rule| who.is_among(rule.callers()));
+                rules.any(|rule| rule.name() == name)
             }
         }
     }
@@ -113,8 +214,15 @@ impl Policy {
     }
 }
 
-fn permit_if(permitted: bool, why: impl FnOnce() -> String) -> Verdict {
-    if permitted { Verdict::Permit } else { Verdict::Refuse(why()) }
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kubernetes(request, names) if names.is_empty() => write!(f, "kubernetes {request}"),
+            Self::Kubernetes(request, names) => write!(f, "kubernetes {request} as {}", names.join(", ")),
+            Self::Tcp(host, port) => write!(f, "tcp {host}:{port}"),
+            Self::Service(name) => write!(f, "the service `{name}`"),
+        }
+    }
 }
 
 impl KubeRule {
@@ -175,7 +283,7 @@ mod tests {
     }
 
     fn permits(policy: &Policy, method: &str, path: &str) -> bool {
-        policy.judge(&wanted(method, path)) == Verdict::Permit
+        policy.judge(&wanted(method, path), None) == Verdict::Permit
     }
 
     #[test]
@@ -188,7 +296,7 @@ mod tests {
             !permits(&policy, "GET", "/api/v1/namespaces/a/services/b/proxy/secret"),
             "proxy must be named"
         );
-        assert_ne!(policy.judge(&Wanted::Tcp("db".into(), 5432)), Verdict::Permit);
+        assert_ne!(policy.judge(&Wanted::Tcp("db".into(), 5432), None), Verdict::Permit);
         assert!(!policy.offers("tcp") && policy.offers("info"));
     }
 
@@ -219,30 +327,56 @@ mod tests {
     fn system_names_are_never_impersonated() {
         let policy = Policy { impersonate: vec!["*".into()], ..Policy::without_file() };
         let ask = |name: &str| {
-            policy.judge(&Wanted::Kubernetes(
-                KubeRequest::parse("GET", "/version", None).unwrap(),
-                vec![name.into()],
-            ))
+            let version = KubeRequest::parse("GET", "/version", None).unwrap();
+            policy.judge(&Wanted::Kubernetes(version, vec![name.into()]), None)
         };
         assert_eq!(ask("alice"), Verdict::Permit);
         assert_ne!(ask("system:masters"), Verdict::Permit);
         let none = Policy::without_file();
         let alice =
             Wanted::Kubernetes(KubeRequest::parse("GET", "/version", None).unwrap(), vec!["alice".into()]);
-        assert_ne!(none.judge(&alice), Verdict::Permit);
+        assert_ne!(none.judge(&alice, None), Verdict::Permit);
     }
 
     #[test]
     fn hosts_and_ports_are_matched_together() {
         let policy = Policy {
             tcp: vec![
-                TcpRule { host: "*.lan".into(), ports: Some(vec![22]) },
-                TcpRule { host: "10.0.0.7".into(), ports: None },
+                TcpRule { host: "*.lan".into(), ports: Some(vec![22]), callers: None },
+                TcpRule { host: "10.0.0.7".into(), ports: None, callers: None },
             ],
             ..Policy::default()
         };
-        let may = |host: &str, port| policy.judge(&Wanted::Tcp(host.into(), port)) == Verdict::Permit;
+        let may = |host: &str, port| policy.judge(&Wanted::Tcp(host.into(), port), None) == Verdict::Permit;
         assert!(may("a.lan", 22) && may("A.LAN", 22) && may("10.0.0.7", 1));
         assert!(!may("a.lan", 23) && !may("lan", 22) && !may("10.0.0.70", 1) && !may("a.lan.evil", 22));
+    }
+
+    #[test]
+    fn a_rule_that_names_callers_is_for_them_alone() {
+        let policy: Policy = serde_saphyr::from_str(
+            "kubernetes:\n  - {verbs: [get], resources: [pods]}\n  - {verbs: [delete], resources: [pods], callers: [ann, 'ops-*']}\n\
+             tcp:\n  - {host: db, callers: [ann]}\nservices: [info, {name: printer, callers: [bob]}]\n",
+        )
+        .unwrap();
+        assert!(policy.names_callers() && policy.accept_plain);
+        let may = |wanted: &Wanted, caller| policy.judge(wanted, caller) == Verdict::Permit;
+        let (get, delete) =
+            (wanted("GET", "/api/v1/namespaces/a/pods/x"), wanted("DELETE", "/api/v1/namespaces/a/pods/x"));
+        let (db, info) = (Wanted::Tcp("db".into(), 1), Wanted::Service("info".into()));
+        let printer = Wanted::Service("printer".into());
+        for caller in [None, Some("ann"), Some("bob"), Some("ops-7"), Some("")] {
+            assert!(may(&get, caller) && may(&info, caller));
+            assert_eq!(may(&delete, caller), matches!(caller, Some("ann" | "ops-7")), "{caller:?}");
+            assert_eq!(may(&db, caller), caller == Some("ann"));
+            assert_eq!(may(&printer, caller), caller == Some("bob"));
+        }
+        let said = |caller| match policy.judge(&delete, caller) {
+            Verdict::Refuse(why) => why,
+            Verdict::Permit => String::new(),
+        };
+        assert!(said(None).contains("none was proven"), "{}", said(None));
+        assert!(said(Some("bob")).contains("not for `bob`"), "{}", said(Some("bob")));
+        assert!(serde_saphyr::from_str::<Policy>("services: [{name: x, caller: y}]").is_err());
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tarbet_identity::Secret;
+use tarbet_identity::{KeyError, PrivateKey, PublicKey, Secret, Subject};
 use tarbet_link::handshake::Credential;
 use tarbet_link::{Agent, GatewayUrl, Identity, NetConnector, NetDialer, ProxySettings, SlotStatus};
 use tarbet_telemetry::codes::ground;
@@ -16,10 +16,13 @@ use tarbet_telemetry::problem::chain;
 use tarbet_telemetry::{Health, Problem, Stage, Supervisor};
 use uuid::Uuid;
 
+use super::callers::Callers;
+use super::end_to_end::EndToEnd;
 use super::kubernetes::Kubernetes;
 use super::policy::Policy;
 use super::tcp::Tcp;
-use super::{Dispatcher, Info, Service};
+use super::{Dispatcher, Door, Info, Service};
+use crate::audit::{AuditConfig, AuditLog};
 use crate::dial;
 
 /// An agent: whom it dials, as whom, and what it offers.
@@ -40,6 +43,16 @@ pub struct AgentConfig {
     pub links: usize,
     /// The site's policy. Without one: the Kubernetes API within the agent's own RBAC.
     pub policy_file: Option<PathBuf>,
+    /// The name of the site, as callers' tokens name it. Needed with `issuers`.
+    pub site: Option<String>,
+    /// Public keys (`ed25519:…`) of those who vouch for callers. Rules that name callers believe
+    /// only tokens of these.
+    pub issuers: Vec<String>,
+    /// The agent's own key, by which clients know it end to end; made if it is missing. Beside the
+    /// token file if absent.
+    pub key_file: Option<PathBuf>,
+    /// The record of what was asked of this site.
+    pub audit: AuditConfig,
     /// A kubeconfig for the `kubernetes` service; in a cluster the pod's own account is used.
     pub kubeconfig: Option<PathBuf>,
     /// How long a TCP connection inside the site may take.
@@ -58,6 +71,10 @@ impl Default for AgentConfig {
             headers: Vec::new(),
             links: 2,
             policy_file: None,
+            site: None,
+            issuers: Vec::new(),
+            key_file: None,
+            audit: AuditConfig::default(),
             kubeconfig: None,
             connect_timeout: Duration::from_secs(10),
         }
@@ -97,8 +114,29 @@ pub async fn start(
     let token = token_source(config, surroundings.token)?;
     token()?;
     let policy = read_policy(config)?;
+    let callers = callers(config, &policy)?;
     let name = config.name.clone().unwrap_or(surroundings.host);
-    let dispatcher = Arc::new(Dispatcher::new(services(config, &policy, &name).await?, policy));
+    let mut dispatcher = Dispatcher::new(services(config, &policy, &name).await?, policy);
+    if let Some(callers) = callers {
+        dispatcher = dispatcher.believing(callers);
+    }
+    let key = EndToEnd::new(&own_key(config)?, &name, supervisor.stopping(Stage::Work)).map_err(|error| {
+        Problem::new(&ground::CERTIFICATE_UNUSABLE, "The agent's own key cannot be used.")
+            .because(chain(&error))
+    })?;
+    dispatcher = dispatcher.reached_end_to_end(key);
+    if let Some(file) = &config.audit.file {
+        let (log, writer) = AuditLog::open(file).map_err(|error| {
+            invalid(format!("The audit log {} cannot be used.", file.display())).because(chain(&error))
+        })?;
+        let part = health.part("audit log");
+        supervisor.spawn(Stage::Upkeep, "audit log", |stop| async move {
+            writer.run(stop, part).await;
+            Ok(())
+        });
+        dispatcher = dispatcher.recording(log, config.site.clone());
+    }
+    let dispatcher = Arc::new(dispatcher);
     let offered = dispatcher.offered();
     tracing::info!(services = ?offered, gateways = ?config.gateways, "The agent offers its services.");
 
@@ -121,7 +159,7 @@ pub async fn start(
         instance,
         services: offered.clone(),
     };
-    let agent = Agent::new(links, Arc::new(connector), dispatcher, identity);
+    let agent = Agent::new(links, Arc::new(connector), Arc::new(Door::of_links(dispatcher)), identity);
     let (part, mut status) = (health.part("links"), agent.status());
     supervisor.spawn(Stage::Work, "links", |stop| async move {
         agent.run(stop).await;
@@ -178,6 +216,61 @@ fn token_source(config: &AgentConfig, given: Option<Secret>) -> Result<TokenSour
         }
         (None, None) => Err(Problem::new(&ground::CONFIG_INVALID, "The agent has no token.")
             .advising("`tarbet site add NAME` prints one; give its file with --token-file")),
+    }
+}
+
+/// Whom the site believes about callers; nothing if it believes nobody.
+fn callers(config: &AgentConfig, policy: &Policy) -> Result<Option<Callers>, Problem> {
+    let invalid = |message: &str| Problem::new(&ground::CONFIG_INVALID, message).at("start of the agent");
+    if config.issuers.is_empty() {
+        if policy.names_callers() {
+            return Err(invalid(
+                "The policy has rules for some callers, and the agent knows nobody who vouches for callers.",
+            )
+            .advising("set agent.issuers to the public keys of those who sign callers' tokens"));
+        }
+        return Ok(None);
+    }
+    let site = config.site.as_ref().ok_or_else(|| {
+        invalid("The agent does not know the name of its site.")
+            .because("agent.issuers is set, and callers' tokens name the site they are for")
+            .advising("set agent.site to the name under which the site was added")
+    })?;
+    let site = Subject::site(site.as_str())
+        .map_err(|error| invalid("agent.site is no name of a site.").because(chain(&error)))?;
+    let keys = config.issuers.iter().map(|text| {
+        text.parse::<PublicKey>().map_err(|error| {
+            invalid(&format!("`{text}` in agent.issuers is no public key.")).because(chain(&error))
+        })
+    });
+    let keys = keys.collect::<Result<Vec<_>, _>>()?;
+    let callers = Callers::new(site, keys);
+    callers.map(Some).map_err(|error| invalid("agent.issuers cannot be used.").because(chain(&error)))
+}
+
+/// The agent's own key: the one in its file, else one for as long as this process lives.
+fn own_key(config: &AgentConfig) -> Result<PrivateKey, Problem> {
+    let unusable = |cause: String| {
+        Problem::new(&ground::SECRET_UNREADABLE, "The agent's own key cannot be used.").because(cause)
+    };
+    let beside = || {
+        let mut name = config.token_file.as_ref()?.as_os_str().to_owned();
+        name.push(".key");
+        Some(PathBuf::from(name))
+    };
+    let opened = match (&config.key_file, beside()) {
+        (Some(file), _) => return PrivateKey::open(file).map_err(|error| unusable(chain(&error))),
+        (None, Some(file)) => PrivateKey::open(&file),
+        (None, None) => PrivateKey::generate(),
+    };
+    match opened {
+        Ok(key) => Ok(key),
+        // A token may lie where nothing can be written.
+        Err(error @ KeyError::Save { .. }) => {
+            tracing::warn!(cause = %chain(&error), "The agent's key lasts only until it stops; set agent.key_file to keep it.");
+            PrivateKey::generate().map_err(|error| unusable(chain(&error)))
+        }
+        Err(error) => Err(unusable(chain(&error))),
     }
 }
 

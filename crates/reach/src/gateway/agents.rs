@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::Hub;
 use crate::agent::END_TO_END;
 use crate::directory::{Admitted, DirectoryError, Site};
-use crate::local::{Held, LinkId};
+use crate::local::{Held, LinkId, Place};
 
 /// The WebSocket subprotocol of native links.
 const NATIVE: &str = "tarbet-link";
@@ -75,7 +75,7 @@ async fn native(hub: &Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
             return tracing::info!(%peer, cause = %chain(&error), "An agent was not taken in.");
         }
     };
-    let Some(Admitted { site, token_id }) = admitted else { return };
+    let Some((Admitted { site, token_id }, place)) = admitted else { return };
     let driver = tokio::spawn(driver);
     let agent = &link.info().agent;
     let (services, key) = offered(&agent.services);
@@ -91,6 +91,7 @@ async fn native(hub: &Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
     });
     tracing::info!(site = %held.site, link = %id, %peer, agent = %held.agent, "An agent connected.");
     hub.local.add(Arc::clone(&held));
+    drop(place);
     hub.metrics.links_opened.inc();
     if hub.leaving.is_cancelled() {
         // It came in while the others were told to go.
@@ -127,7 +128,7 @@ async fn learn(hub: &Hub, site: &Site, key: Option<Pin>) {
     }
 }
 
-async fn admit(hub: &Hub, hello: &Hello) -> Result<Admitted, Refusal> {
+async fn admit(hub: &Hub, hello: &Hello) -> Result<(Admitted, Place), Refusal> {
     if hub.leaving.is_cancelled() {
         return Err(Refusal::new(RefusalCode::Draining, "This gateway is shutting down; dial another one."));
     }
@@ -147,14 +148,13 @@ async fn admit(hub: &Hub, hello: &Hello) -> Result<Admitted, Refusal> {
             ));
         }
     };
-    let held = hub.local.of_site(&admitted.site.name).len();
     let most = hub.quotas.config().site.links;
-    if held >= most {
+    let place = hub.local.reserve(&admitted.site.name, most).map_err(|held| {
         hub.metrics.over_quota("site.links");
         let text = format!("The site has {held} links at this gateway, and quotas.site.links is {most}.");
-        return Err(Refusal::new(RefusalCode::Quota, text));
-    }
-    Ok(admitted)
+        Refusal::new(RefusalCode::Quota, text)
+    })?;
+    Ok((admitted, place))
 }
 
 /// Ends the links whose tokens are no longer good, until `stop`.

@@ -53,3 +53,16 @@ fn a_link_id_survives_its_text() {
     assert_eq!(LinkId::parse(&id.to_string()), Some(id));
     assert_eq!(LinkId::parse("x"), None);
 }
+
+#[tokio::test]
+async fn places_are_counted_with_the_links() {
+    let links = LocalLinks::default();
+    let lab = rig::site("lab");
+    let first = links.reserve(&lab, 2).ok().unwrap();
+    let joined = rig::join("lab", World::named("a")).await;
+    links.add(Arc::clone(&joined.held));
+    assert_eq!(links.reserve(&lab, 2).err(), Some(1));
+    drop(first);
+    drop(links.reserve(&lab, 2).ok().unwrap());
+    assert!(links.lock().reserved.is_empty());
+}

@@ -1,17 +1,21 @@
 //! `tarbet forward SITE HOST:PORT`: a local port that leads to a host behind a site.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use clap::Args;
+use tarbet_identity::PinSet;
 use tarbet_link::{Address, Dialer, Target, relay};
 use tarbet_reach::client::{self, Client};
+use tarbet_reach::gateway::SiteView;
 use tarbet_reach::names::SiteName;
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::supervisor::Signals;
 use tokio::net::TcpListener;
 
-use super::endpoint::ServerArgs;
+use super::endpoint::{Server, ServerArgs};
+use super::known_sites;
 
 pub const EXAMPLES: &str = "Examples:
   tarbet forward lab db.internal:5432 --listen 127.0.0.1:15432
@@ -30,19 +34,40 @@ pub struct ForwardArgs {
     /// Where to listen on this machine
     #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDR")]
     listen: SocketAddr,
+    /// Trust keys of the site that are not known on this machine yet
+    #[arg(long)]
+    trust_new_key: bool,
+    /// Let the gateway read what is forwarded, instead of sealing it up to the site's agent
+    #[arg(long, conflicts_with = "trust_new_key")]
+    plain: bool,
+}
+
+/// The keys by which the site's agents are known. Older agents have none.
+async fn known_keys(server: &Server, args: &ForwardArgs) -> Result<Option<PinSet>, Problem> {
+    let sites: Vec<SiteView> = server.ask(reqwest::Method::GET, "/v1/sites", None).await?;
+    let named =
+        sites.into_iter().find(|site| site.name == args.site).map(|site| site.keys).unwrap_or_default();
+    known_sites::keys(&server.url, &args.site, &named, args.trust_new_key)
 }
 
 pub async fn run(args: ForwardArgs) -> Result<(), Problem> {
     let server = args.server.connect()?;
     let gateway = Client::new(&server.url, server.token.clone(), server.ca_file.as_deref())?;
-    let site = gateway.site(args.site.clone());
+    let mut site = gateway.site(args.site.clone());
+    let mut how = "readable at the gateway";
+    if !args.plain
+        && let Some(keys) = known_keys(&server, &args).await?
+    {
+        site = site.sealed(keys, Arc::new(|| None))?;
+        how = "sealed up to the agent";
+    }
     let listener = TcpListener::bind(args.listen).await.map_err(|error| {
         Problem::new(&ground::ADDRESS_IN_USE, format!("{} cannot be bound.", args.listen))
             .because(error.to_string())
     })?;
     let address = listener.local_addr().unwrap_or(args.listen);
     crate::output::Format::Table
-        .text(&format!("{address} leads to {} at `{}`. Ctrl-C ends it.", args.target, args.site))?;
+        .text(&format!("{address} leads to {} at `{}`, {how}. Ctrl-C ends it.", args.target, args.site))?;
     let signals = Signals::listen().map_err(|error| {
         Problem::new(&ground::INTERNAL, "The command cannot listen for signals.").because(error.to_string())
     })?;

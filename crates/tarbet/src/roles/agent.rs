@@ -47,6 +47,18 @@ pub struct AgentArgs {
     /// A name for people; the host's name if absent
     #[arg(long)]
     name: Option<String>,
+    /// The name of the site, as callers' tokens name it
+    #[arg(long, value_name = "NAME")]
+    site: Option<String>,
+    /// The public key of one who vouches for callers; may be repeated
+    #[arg(long = "issuer", value_name = "KEY")]
+    issuers: Vec<String>,
+    /// The agent's own key, made if it is missing; beside the token file if absent
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// Where to keep the record of what was asked of this site
+    #[arg(long, value_name = "FILE")]
+    audit_file: Option<PathBuf>,
 }
 
 pub fn run(config: Config, args: AgentArgs) -> Result<(), Problem> {
@@ -69,6 +81,12 @@ fn merged(mut config: agent::AgentConfig, args: AgentArgs) -> agent::AgentConfig
     config.policy_file = args.policy.or(config.policy_file);
     config.kubeconfig = args.kubeconfig.or(config.kubeconfig);
     config.name = args.name.or(config.name);
+    if !args.issuers.is_empty() {
+        config.issuers = args.issuers;
+    }
+    config.site = args.site.or(config.site);
+    config.key_file = args.key_file.or(config.key_file);
+    config.audit.file = args.audit_file.or(config.audit.file);
     config
 }
 

@@ -104,5 +104,6 @@ fn local_gateway(mut gateway: GatewayConfig, folder: &Path) -> GatewayConfig {
     }
     gateway.admin_token_file.get_or_insert_with(|| folder.join("admin.token"));
     gateway.name.get_or_insert_with(|| "local".into());
+    gateway.audit.file.get_or_insert_with(|| folder.join("audit.log"));
     gateway
 }

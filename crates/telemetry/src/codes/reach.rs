@@ -77,6 +77,16 @@ codes! {
         page: "An agent announces its services when it connects. A service that is configured at the site but not \
                listed usually means an older agent, or one started without the setting."
     }
+    SITE_KEY_UNKNOWN = "TB-1204" "the agent's key is not a known one" {
+        whose: Upstream, retry: false, http: 502, exit: 4,
+        hop: "this machine → agent, end to end",
+        cause: "the agent was given a new key, or somebody between here and the agent pretends to be it",
+        remedy: "compare the key in the agent's log with the one remembered here before you trust it",
+        page: "Connections of our own clients are sealed from this machine to the agent; the gateways between carry \
+               them and cannot read them. The key of a site is remembered when it is first used. An agent that \
+               moved to another machine without its key file has a new key: `tarbet forward --trust-new-key` \
+               remembers it, after you have made sure that it is the agent's."
+    }
     CALLER_REFUSED = "TB-1301" "the caller may not do this" {
         whose: Caller, retry: false, http: 403, exit: 4,
         hop: "entry gateway",
@@ -125,6 +135,16 @@ codes! {
         remedy: "make room on the disk that holds the audit log; nothing needs to be restarted",
         page: "Every request leaves one record. When the disk does not take records they are held in memory, and \
                readiness says so; when that is full as well, requests are refused rather than left unrecorded."
+    }
+    AUDIT_BROKEN = "TB-1404" "the record of requests was tampered with" {
+        whose: Caller, retry: false, http: 409, exit: 1,
+        hop: "the audit log",
+        cause: "a record was changed, added or removed after it was written, or the file was cut off",
+        remedy: "keep the file as it is and find out who could write it; records before the break are genuine",
+        page: "Each record holds a hash over itself and the record before it, and the number and hash of the last \
+               one lie in a file beside the log. Whoever may write both can shorten the log unnoticed, unless a \
+               head was kept elsewhere: give it with --head. A machine that lost power may leave the last line \
+               unfinished; that is not a break."
     }
     VERSION_MISMATCH = "TB-1501" "agent and gateway have no version in common" {
         whose: Caller, retry: false, http: 426, exit: 1,

@@ -1,0 +1,363 @@
+//! What fails while people use it: gateways killed, the store gone or emptied, everybody waiting.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use serde_json::Value;
+use tarbet_identity::Secret;
+use tarbet_link::{Address, Body, Caller, Dialer, LinkError, Target};
+use tarbet_reach::client::{Client, RemoteSite};
+use tarbet_testbed::product::{Agent, Gateway, Product};
+use tarbet_testbed::{Persistence, Redis, RedisOptions, eventually};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const SOON: Duration = Duration::from_mins(1);
+
+fn effort() -> usize {
+    std::env::var("EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
+struct World {
+    product: Product,
+    redis: Redis,
+}
+
+impl World {
+    async fn new() -> Self {
+        let options = RedisOptions { persistence: Persistence::AppendOnly, ..RedisOptions::default() };
+        let redis = Redis::start_with(options).await.unwrap();
+        Self { product: Product::new(env!("CARGO_BIN_EXE_tarbet")).unwrap(), redis }
+    }
+
+    async fn gateway(&self, name: &str, extra: &[&str]) -> Gateway {
+        let store = format!("{{kind: redis, url: '{}', deadline: 1s}}", self.redis.url());
+        self.product.gateway(name, &store, extra).await.unwrap()
+    }
+
+    /// A site whose agent, of the same name, dials these gateways.
+    async fn site(&self, name: &str, at: &Gateway, gateways: &[&Gateway], extra: &[&str]) -> Agent {
+        let token = self.add_site(name, at).await;
+        self.product.agent(name, &token, gateways, extra).await.unwrap()
+    }
+
+    async fn add_site(&self, name: &str, at: &Gateway) -> String {
+        let said = self.product.run(at, &["site", "add", name, "-o", "json"]).await.unwrap();
+        let site: Value = serde_json::from_str(&said).unwrap();
+        site["token"]["token"].as_str().unwrap().to_owned()
+    }
+
+    fn client(&self, gateway: &Gateway) -> Client {
+        let token = Secret::from_file(self.product.admin_token()).unwrap();
+        Client::new(&gateway.api(), token, Some(&self.product.authority())).unwrap()
+    }
+}
+
+/// Asks the agent of a site for its name.
+async fn name(site: &RemoteSite) -> Result<String, LinkError> {
+    let mut request = http::Request::get("/").body(Body::empty()).unwrap();
+    request.extensions_mut().insert(Target::service("info").unwrap());
+    let response = site.call(request).await?;
+    let body = http_body_util::BodyExt::collect(response.into_body()).await;
+    let body = body.map_err(|error| LinkError::Request(error.to_string().into()))?.to_bytes();
+    let page: Value = serde_json::from_slice(&body).unwrap();
+    Ok(page["name"].as_str().unwrap().to_owned())
+}
+
+fn code(answer: &Result<String, LinkError>) -> &str {
+    match answer {
+        Err(LinkError::Denied(denial)) => &denial.code,
+        _ => "",
+    }
+}
+
+async fn gauge(gateway: &Gateway, name: &str) -> Option<u64> {
+    let page = reqwest::get(format!("{}/metrics", gateway.observability())).await.ok()?.text().await.ok()?;
+    page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+}
+
+/// What the callers of a test met.
+#[derive(Default)]
+struct Tally {
+    asked: AtomicUsize,
+    failed: AtomicUsize,
+    misrouted: AtomicUsize,
+    over: AtomicBool,
+}
+
+/// Asks one site after the other, beginning at either gateway, with one retry at the other one.
+async fn load(clients: [Client; 2], sites: Vec<String>, tally: Arc<Tally>, offset: usize) {
+    let ways: Vec<[RemoteSite; 2]> = sites
+        .iter()
+        .map(|site| clients.each_ref().map(|client| client.site(site.parse().unwrap())))
+        .collect();
+    for turn in offset.. {
+        if tally.over.load(SeqCst) {
+            return;
+        }
+        let (site, first) = (turn % sites.len(), turn / sites.len() % 2);
+        let mut answer = name(&ways[site][first]).await;
+        if answer.is_err() {
+            answer = name(&ways[site][1 - first]).await;
+        }
+        tally.asked.fetch_add(1, SeqCst);
+        match answer {
+            Ok(name) if name == sites[site] => {}
+            Ok(_) => drop(tally.misrouted.fetch_add(1, SeqCst)),
+            Err(error) => {
+                eprintln!("{} failed twice: {error:?}", sites[site]);
+                tally.failed.fetch_add(1, SeqCst);
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gateways_die_under_load_and_nearly_nobody_notices() {
+    let world = World::new().await;
+    let mut gateways = [world.gateway("one", &[]).await, world.gateway("two", &[]).await];
+    let sites: Vec<String> = (0..3 + effort().min(10)).map(|i| format!("site-{i}")).collect();
+    let mut agents = Vec::new();
+    for site in &sites {
+        agents.push(world.site(site, &gateways[0], &[&gateways[0], &gateways[1]], &[]).await);
+    }
+    let tally = Arc::new(Tally::default());
+    let callers: Vec<_> = (0..8)
+        .map(|offset| {
+            let clients = gateways.each_ref().map(|gateway| world.client(gateway));
+            tokio::spawn(load(clients, sites.clone(), Arc::clone(&tally), offset * 7))
+        })
+        .collect();
+    let progress = async |more: usize| {
+        let goal = tally.asked.load(SeqCst) + more;
+        let reached = || std::future::ready(tally.asked.load(SeqCst) >= goal);
+        eventually(SOON, "requests to go on", reached).await.unwrap();
+    };
+    for round in 0..2 * effort() {
+        progress(300).await;
+        let victim = &mut gateways[round % 2];
+        victim.process.kill9().unwrap();
+        progress(300).await;
+        victim.process.restart().await.unwrap();
+        victim.ready().await.unwrap();
+        let back = || async {
+            gauge(victim, "tarbet_links ").await.is_some_and(|links| links as usize >= sites.len())
+        };
+        eventually(SOON, "the agents to come back", back).await.unwrap();
+    }
+    progress(300).await;
+    tally.over.store(true, SeqCst);
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    let [asked, failed, misrouted] =
+        [&tally.asked, &tally.failed, &tally.misrouted].map(|count| count.load(SeqCst));
+    assert_eq!(misrouted, 0, "of {asked}");
+    assert!(failed * 1000 <= asked, "{failed} of {asked} failed in spite of a retry");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_store_own_sites_go_on_and_others_say_so_until_it_is_back() {
+    let mut world = World::new().await;
+    let (one, two) = (world.gateway("one", &[]).await, world.gateway("two", &[]).await);
+    let _near = world.site("near", &one, &[&one], &[]).await;
+    let _far = world.site("far", &one, &[&two], &[]).await;
+    let client = world.client(&one);
+    let (near, far) = (client.site("near".parse().unwrap()), client.site("far".parse().unwrap()));
+    assert_eq!(name(&near).await.unwrap(), "near");
+    assert_eq!(name(&far).await.unwrap(), "far");
+
+    world.redis.stop().await.unwrap();
+    eventually(SOON, "the other gateway's site to be out of reach", || async {
+        assert_eq!(name(&near).await.unwrap(), "near");
+        let answer = name(&far).await;
+        if code(&answer) == "TB-1105" { Ok(()) } else { Err(format!("{answer:?}")) }
+    })
+    .await
+    .unwrap();
+    for _ in 0..20 {
+        assert_eq!(name(&near).await.unwrap(), "near");
+    }
+
+    world.redis.restart().await.unwrap();
+    eventually(SOON, "everything to be well again", || async {
+        let answer = name(&far).await;
+        if answer.as_deref().is_ok_and(|name| name == "far") { Ok(()) } else { Err(format!("{answer:?}")) }
+    })
+    .await
+    .unwrap();
+    assert_eq!(name(&near).await.unwrap(), "near");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_that_was_emptied_fills_itself() {
+    let world = World::new().await;
+    let (one, two) = (world.gateway("one", &[]).await, world.gateway("two", &[]).await);
+    let _far = world.site("far", &one, &[&two], &[]).await;
+    let far = world.client(&one).site("far".parse().unwrap());
+    assert_eq!(name(&far).await.unwrap(), "far");
+    // Only what can be derived again: sites and tokens are records, not the registry's.
+    let script = "for _, p in ipairs({'*links*', '*gateways*'}) do for _, k in ipairs(redis.call('KEYS', p)) do redis.call('DEL', k) end end";
+    world.redis.command(&["EVAL", script, "0"]).await.unwrap();
+    // It may wait for the next heartbeat, and not longer than a request may wait.
+    assert_eq!(name(&far).await.unwrap(), "far");
+    let listed = world.product.run(&one, &["site", "list", "-o", "json"]).await.unwrap();
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(listed[0]["links"][0]["gateway"], "two", "{listed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_wait_for_an_absent_site_and_all_are_served() {
+    let world = World::new().await;
+    let gateway = world.gateway("one", &["--set", "gateway.max_wait=5m"]).await;
+    let token = world.add_site("late", &gateway).await;
+    let count = 500 * effort().min(10);
+    let client = world.client(&gateway);
+    let waiting: Vec<_> = (0..count)
+        .map(|_| {
+            let site = client.site("late".parse().unwrap());
+            tokio::spawn(async move { name(&site).await })
+        })
+        .collect();
+    eventually(SOON, "all to wait", || async {
+        let waiting = gauge(&gateway, "tarbet_requests_waiting ").await;
+        if waiting == Some(count as u64) { Ok(()) } else { Err(format!("{waiting:?} of {count}")) }
+    })
+    .await
+    .unwrap();
+    let _agent = world.product.agent("late", &token, &[&gateway], &[]).await.unwrap();
+    for answer in waiting {
+        assert_eq!(answer.await.unwrap().unwrap(), "late");
+    }
+    assert_eq!(gauge(&gateway, "tarbet_requests_waiting ").await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_told_to_stop_finishes_what_runs_and_cleans_up() {
+    let world = World::new().await;
+    let one = world.gateway("one", &[]).await;
+    let mut two = world.gateway("two", &[]).await;
+    let backend = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = backend.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = backend.accept().await {
+            tokio::spawn(async move {
+                let (mut read, mut write) = stream.split();
+                let _ = tokio::io::copy(&mut read, &mut write).await;
+            });
+        }
+    });
+    let rules = format!("services: [info]\ntcp:\n  - {{host: 127.0.0.1, ports: [{}]}}\n", address.port());
+    let policy = world.product.folder().write("policy.yaml", &rules).unwrap();
+    let _agent = world.site("lab", &one, &[&one, &two], &["--policy", policy.to_str().unwrap()]).await;
+    eventually(SOON, "a link at each gateway", || async {
+        gauge(&one, "tarbet_links ").await == Some(1) && gauge(&two, "tarbet_links ").await == Some(1)
+    })
+    .await
+    .unwrap();
+
+    // A stream through the one that will leave, and an idle connection to it.
+    let idle = world.client(&two);
+    assert_eq!(name(&idle.site("lab".parse().unwrap())).await.unwrap(), "lab");
+    let target = Target::tcp(Address::new("127.0.0.1", address.port()).unwrap());
+    let mut stream = world.client(&two).site("lab".parse().unwrap()).open(target).await.unwrap();
+    let mut echo = async |text: &str| {
+        stream.write_all(text.as_bytes()).await.unwrap();
+        let mut answer = vec![0; text.len()];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(answer, text.as_bytes());
+    };
+    echo("before").await;
+    let ready = format!("{}/readyz", two.observability());
+    let stopping = tokio::spawn(async move {
+        two.process.stop().await.unwrap();
+        two.process.log_tail()
+    });
+    eventually(SOON, "the gateway to say that it leaves", || async {
+        reqwest::get(&ready).await.map_or(true, |answer| !answer.status().is_success())
+    })
+    .await
+    .unwrap();
+    echo("while it leaves").await;
+    assert_eq!(name(&world.client(&one).site("lab".parse().unwrap())).await.unwrap(), "lab");
+    drop(stream);
+    drop(idle);
+    let log = stopping.await.unwrap();
+    assert!(log.contains("Stopped.") && !log.contains("cut off"), "{log}");
+
+    let listed = world.product.run(&one, &["site", "list", "-o", "json"]).await.unwrap();
+    let listed: Vec<BTreeMap<String, Value>> = serde_json::from_str(&listed).unwrap();
+    let links = listed[0]["links"].as_array().unwrap();
+    assert!(!links.is_empty() && links.iter().all(|link| link["gateway"] == "one"), "{links:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_told_and_recorded_and_a_changed_record_is_noticed() {
+    let world = World::new().await;
+    let folder = world.product.folder().path().to_owned();
+    let (log, site_log) = (folder.join("gateway-audit.log"), folder.join("agent-audit.log"));
+    let setting = format!("gateway.audit.file={}", log.display());
+    let gateway = world.gateway("one", &["--set", &setting]).await;
+    let agent_log = site_log.to_str().unwrap();
+    let _agent =
+        world.site("lab", &gateway, &[&gateway], &["--audit-file", agent_log, "--site", "lab"]).await;
+    let site = world.client(&gateway).site("lab".parse().unwrap());
+    for _ in 0..5 {
+        assert_eq!(name(&site).await.unwrap(), "lab");
+    }
+    let newest: Value =
+        serde_json::from_str(&world.product.run(&gateway, &["why", "-o", "json"]).await.unwrap()).unwrap();
+    let id = newest[0]["id"].as_str().unwrap();
+    let story = world.product.run(&gateway, &["why", id]).await.unwrap();
+    assert!(story.contains("`admin` asked `lab`") && story.contains("answered with 200"), "{story}");
+
+    for file in [&log, &site_log] {
+        let path = file.to_str().unwrap();
+        eventually(SOON, "the records to be on disk", || async {
+            let said = world.product.run(&gateway, &["audit", "verify", path]).await?;
+            if said.contains("records 5") { Ok(()) } else { Err(anyhow::anyhow!(said)) }
+        })
+        .await
+        .unwrap();
+        let tail = world.product.run(&gateway, &["audit", "tail", path, "-o", "json"]).await.unwrap();
+        assert!(tail.contains(id) && tail.contains("\"lab\""), "{tail}");
+        let text = std::fs::read_to_string(file).unwrap();
+        for changed in [
+            text.replacen("info", "spam", 1),
+            text.split_inclusive('\n').skip(1).collect(),
+            text.split_inclusive('\n').take(4).collect(),
+        ] {
+            let copy = folder.join("copy.log");
+            std::fs::write(&copy, changed).unwrap();
+            std::fs::copy(format!("{path}.head"), folder.join("copy.log.head")).unwrap();
+            let said =
+                world.product.run(&gateway, &["audit", "verify", copy.to_str().unwrap()]).await.unwrap_err();
+            assert!(said.to_string().contains("TB-1404"), "{said}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forward_is_sealed_and_knows_its_site_again() {
+    let world = World::new().await;
+    let gateway = world.gateway("one", &[]).await;
+    let rules = "accept_plain: false\nservices: [info]\n";
+    let policy = world.product.folder().write("sealed.yaml", rules).unwrap();
+    let mut agent = world.site("vault", &gateway, &[&gateway], &["--policy", policy.to_str().unwrap()]).await;
+    // What ends at the gateway is refused.
+    let plain = world.client(&gateway).site("vault".parse().unwrap());
+    assert_eq!(code(&name(&plain).await), "TB-1201");
+    let listed = world.product.run(&gateway, &["site", "list", "-o", "json"]).await.unwrap();
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    let pin: tarbet_identity::Pin = listed[0]["keys"][0]["pin"].as_str().unwrap().parse().unwrap();
+    let pins = tarbet_identity::PinSet::default();
+    pins.insert(pin);
+    let sealed = plain.clone().sealed(pins.clone(), Arc::new(|| None)).unwrap();
+    assert_eq!(name(&sealed).await.unwrap(), "vault");
+    // The key survives the agent's end.
+    agent.process.restart().await.unwrap();
+    agent.ready().await.unwrap();
+    let again = plain.sealed(pins, Arc::new(|| None)).unwrap();
+    assert_eq!(name(&again).await.unwrap(), "vault");
+}

@@ -256,10 +256,13 @@ function Pulses(props: PulsesProps) {
   useEffect(
     () =>
       onRequest((story) => {
-        const pulse = trace(story, latest.current);
-        if (!pulse) return;
-        setPulses((now) => [...now, pulse].slice(-24));
-        setTimeout(() => setPulses((now) => now.filter((other) => other !== pulse)), PULSE_MS + 200);
+        // A moment later: whoever asks for the first time has a place in the picture by then.
+        setTimeout(() => {
+          const pulse = trace(story, latest.current);
+          if (!pulse) return;
+          setPulses((now) => [...now, pulse].slice(-24));
+          setTimeout(() => setPulses((now) => now.filter((other) => other !== pulse)), PULSE_MS + 200);
+        }, 80);
       }),
     [],
   );

@@ -52,7 +52,7 @@ impl Console {
     }
 
     fn router(self, live: Live) -> Router {
-        let mut router = page::routes().route("/api/events", get(move || live.stream()));
+        let mut router = page::routes().route("/api/events", get(async move || live.stream()));
         for Panel { name, content, routes } in self.panels {
             let path = format!("/api/{name}");
             router = match content {

@@ -87,7 +87,7 @@ impl Live {
     }
 
     /// What a page listens to: everything once, then whatever changes.
-    pub(crate) async fn stream(self) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+    pub(crate) fn stream(&self) -> Sse<impl Stream<Item = Result<Event, Infallible>> + use<>> {
         let mut newest = self.0.newest.subscribe();
         newest.mark_changed();
         self.0.somebody_came.notify_one();
@@ -113,14 +113,12 @@ fn changed(sent: &Newest, now: &Newest) -> impl Iterator<Item = (&'static str, A
 
 /// A reading as the text of its event: `{"value": …}` or `{"problem": …}`.
 async fn told(read: &Reading) -> String {
-    let late = || {
-        Err(Problem::new(&ground::INTERNAL, "This panel did not answer in time.")
+    let problem = match tokio::time::timeout(PATIENCE, read()).await {
+        Ok(Ok(value)) => return json!({ "value": value }).to_string(),
+        Ok(Err(problem)) => problem,
+        Err(_) => Problem::new(&ground::INTERNAL, "This panel did not answer in time.")
             .at("console")
-            .because(format!("its reading took longer than {} seconds", PATIENCE.as_secs())))
+            .because(format!("its reading took longer than {} seconds", PATIENCE.as_secs())),
     };
-    let reading = tokio::time::timeout(PATIENCE, read()).await.unwrap_or_else(|_| late());
-    match reading {
-        Ok(value) => json!({ "value": value }).to_string(),
-        Err(problem) => json!({ "problem": problem }).to_string(),
-    }
+    json!({ "problem": problem }).to_string()
 }

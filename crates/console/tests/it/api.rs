@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::served::served;
+use super::served::served;
 
 /// Long on a busy machine, never waited for when all is well.
 const SOON: Duration = Duration::from_secs(20);

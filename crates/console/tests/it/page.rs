@@ -1,4 +1,4 @@
-use crate::served::served;
+use super::served::served;
 
 #[tokio::test]
 async fn the_page_and_its_files_are_served_with_a_strict_policy() {

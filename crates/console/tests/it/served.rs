@@ -12,19 +12,19 @@ use tarbet_telemetry::codes::ground;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Ends with the value.
-pub struct Served {
+pub(super) struct Served {
     /// `http://127.0.0.1:PORT`.
-    pub url: String,
+    pub(super) url: String,
     /// What the panel `count` reads.
-    pub count: Arc<AtomicU64>,
+    pub(super) count: Arc<AtomicU64>,
     /// Ends it.
-    pub stop: CancellationToken,
+    pub(super) stop: CancellationToken,
     /// The task that serves.
-    pub task: Option<tokio::task::JoinHandle<std::io::Result<()>>>,
+    pub(super) task: Option<tokio::task::JoinHandle<std::io::Result<()>>>,
     _guard: DropGuard,
 }
 
-pub async fn served() -> Served {
+pub(super) async fn served() -> Served {
     let count = Arc::new(AtomicU64::new(0));
     let read = Arc::clone(&count);
     let (more, less) = (Arc::clone(&count), Arc::clone(&count));

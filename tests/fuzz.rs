@@ -25,7 +25,9 @@ fn change(seed: &[u8], other: &[u8], chance: &mut Chance) -> Vec<u8> {
         let at = chance.below(bytes.len() + 1);
         match chance.below(6) {
             0 if at < bytes.len() => bytes[at] ^= 1 << chance.below(8),
-            1 if at < bytes.len() => bytes[at] = [0, 0xff, b'/', b'%', b'.', b'\n', b'"', b'{'][chance.below(8)],
+            1 if at < bytes.len() => {
+                bytes[at] = [0, 0xff, b'/', b'%', b'.', b'\n', b'"', b'{'][chance.below(8)]
+            }
             2 => bytes.truncate(at),
             3 => bytes.insert(at, chance.below(256) as u8),
             4 => bytes.extend_from_within(at.min(bytes.len())..),

@@ -1,9 +1,16 @@
 //! The whole product from outside: the binary, its files and its tree.
 
+#[cfg(test)]
 mod cli;
-mod faults;
+#[cfg(test)]
 mod console;
+#[cfg(test)]
+mod faults;
+#[cfg(test)]
 mod fuzz;
+#[cfg(test)]
 mod jobs;
+#[cfg(test)]
 mod reach;
+#[cfg(test)]
 mod tree;

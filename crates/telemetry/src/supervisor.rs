@@ -224,7 +224,7 @@ mod tests {
         let supervisor = Supervisor::default();
         supervisor.spawn(Stage::Work, "hangs", |_| pending());
         let begun = Instant::now();
-        let problem = supervisor.run(Duration::from_secs(3600), || async {}).await.unwrap_err();
+        let problem = supervisor.run(Duration::from_hours(1), || async {}).await.unwrap_err();
         assert_eq!(problem.cause, "the shutdown was interrupted");
         assert!(begun.elapsed() < Duration::from_secs(1));
     }

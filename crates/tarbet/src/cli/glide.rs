@@ -46,22 +46,40 @@ pub struct GlideArgs {
 #[derive(Debug, Subcommand)]
 enum GlideCommand {
     /// The orchestrator that commands talk to
-    #[command(subcommand, after_help = "Examples:\n  tarbet glide server get\n  tarbet glide server set http://127.0.0.1:8080")]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  tarbet glide server get\n  tarbet glide server set http://127.0.0.1:8080"
+    )]
     Server(ServerCommand),
     /// The namespace that commands act in
-    #[command(subcommand, after_help = "Examples:\n  tarbet glide namespace list\n  tarbet glide namespace set default")]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  tarbet glide namespace list\n  tarbet glide namespace set default"
+    )]
     Namespace(NamespaceCommand),
     /// Machines and other endpoints
-    #[command(subcommand, after_help = "Examples:\n  tarbet glide resource list\n  tarbet glide resource create local web web.json")]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  tarbet glide resource list\n  tarbet glide resource create local web web.json"
+    )]
     Resource(ResourceCommand),
     /// Permit lists: who may talk to a resource, and to whom it may talk
-    #[command(subcommand, after_help = "Examples:\n  tarbet glide rule get local web\n  tarbet glide rule add local web --ping clients")]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  tarbet glide rule get local web\n  tarbet glide rule add local web --ping clients"
+    )]
     Rule(rules::RuleCommand),
     /// Names for resources, addresses and groups of them
-    #[command(subcommand, after_help = "Examples:\n  tarbet glide tag list\n  tarbet glide tag get clients --resolve")]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  tarbet glide tag list\n  tarbet glide tag get clients --resolve"
+    )]
     Tag(TagCommand),
     /// What is being done, and what was
-    #[command(subcommand, after_help = "Examples:\n  tarbet glide operation list\n  tarbet glide operation cancel 0198c0…")]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  tarbet glide operation list\n  tarbet glide operation cancel 0198c0…"
+    )]
     Operation(OperationCommand),
     /// What differs between what should be and what is
     #[command(after_help = "Examples:\n  tarbet glide drift\n  tarbet glide drift --repair")]
@@ -123,7 +141,9 @@ enum NamespaceCommand {
 #[derive(Debug, Subcommand)]
 enum ResourceCommand {
     /// Make a resource; all traffic is denied until rules permit it
-    #[command(after_help = "Examples:\n  tarbet glide resource create local web web.json\n  tarbet glide resource create local web web.json --plan")]
+    #[command(
+        after_help = "Examples:\n  tarbet glide resource create local web web.json\n  tarbet glide resource create local web web.json --plan"
+    )]
     Create {
         /// The cloud
         cloud: String,
@@ -133,7 +153,9 @@ enum ResourceCommand {
         description: PathBuf,
     },
     /// Take in a resource that others made
-    #[command(after_help = "Examples:\n  tarbet glide resource attach azure /subscriptions/…/virtualMachines/vm1")]
+    #[command(
+        after_help = "Examples:\n  tarbet glide resource attach azure /subscriptions/…/virtualMachines/vm1"
+    )]
     Attach {
         /// The cloud
         cloud: String,
@@ -156,7 +178,9 @@ enum ResourceCommand {
 #[derive(Debug, Subcommand)]
 enum TagCommand {
     /// Show a tag, or with --resolve all it stands for
-    #[command(after_help = "Examples:\n  tarbet glide tag get clients\n  tarbet glide tag get clients --resolve")]
+    #[command(
+        after_help = "Examples:\n  tarbet glide tag get clients\n  tarbet glide tag get clients --resolve"
+    )]
     Get {
         /// The tag
         tag: String,
@@ -171,7 +195,9 @@ enum TagCommand {
         tag: String,
     },
     /// Make a tag, or add members to it
-    #[command(after_help = "Examples:\n  tarbet glide tag set clients --children default.local.a,10.9.0.0/16\n  tarbet glide tag set printer --ip 10.9.0.7")]
+    #[command(
+        after_help = "Examples:\n  tarbet glide tag set clients --children default.local.a,10.9.0.0/16\n  tarbet glide tag set printer --ip 10.9.0.7"
+    )]
     #[command(group = clap::ArgGroup::new("what").required(true).multiple(true).args(["children", "uri", "ip"]))]
     Set {
         /// The tag
@@ -187,7 +213,9 @@ enum TagCommand {
         ip: Option<String>,
     },
     /// Remove a tag, or one member of it
-    #[command(after_help = "Examples:\n  tarbet glide tag delete clients\n  tarbet glide tag delete clients --member default.local.a")]
+    #[command(
+        after_help = "Examples:\n  tarbet glide tag delete clients\n  tarbet glide tag delete clients --member default.local.a"
+    )]
     Delete {
         /// The tag
         tag: String,
@@ -246,7 +274,11 @@ pub async fn run(args: GlideArgs, format: Format) -> Result<(), Problem> {
             if format != Format::Table {
                 return format.value(&picture);
             }
-            glide.rows(&picture["resources"], &["name", "ip", "cloud", "rules"], "There are no resources.")?;
+            glide.rows(
+                &picture["resources"],
+                &["name", "ip", "cloud", "rules"],
+                "There are no resources.",
+            )?;
             if picture["links"].as_array().is_some_and(|links| !links.is_empty()) {
                 glide.rows(&picture["links"], &["name", "from", "to", "tunnels", "complete"], "")?;
             }
@@ -298,7 +330,14 @@ async fn resource(glide: &Glide, command: ResourceCommand) -> Result<(), Problem
             glide.change(Method::PUT, &path, json!({ "description": text }), "Made.").await
         }
         ResourceCommand::Attach { cloud, id } => {
-            glide.change(Method::POST, &format!("{clouds}/{cloud}/resources"), json!({ "id": id }), "Attached.").await
+            glide
+                .change(
+                    Method::POST,
+                    &format!("{clouds}/{cloud}/resources"),
+                    json!({ "id": id }),
+                    "Attached.",
+                )
+                .await
         }
         ResourceCommand::List => {
             let path = format!("/namespaces/{}/resources", glide.namespace);
@@ -318,7 +357,10 @@ async fn tag(glide: &Glide, command: TagCommand) -> Result<(), Problem> {
             let found = glide.ask(Method::GET, &format!("/tags/{tag}"), Value::Null).await?;
             // On this wire a tag that does not exist is an empty one.
             if ["child_tags", "uri", "ip"].iter().all(|field| found.get(field).is_none()) {
-                return Err(Problem::new(&nets::TAG_UNKNOWN, format!("There is no tag `{tag}`, or it has no members.")));
+                return Err(Problem::new(
+                    &nets::TAG_UNKNOWN,
+                    format!("There is no tag `{tag}`, or it has no members."),
+                ));
             }
             glide.rows(&json!([found]), &["name", "child_tags", "uri", "ip"], "")
         }

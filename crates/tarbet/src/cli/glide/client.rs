@@ -1,5 +1,6 @@
 //! Talking to the orchestrator, and the two settings that are remembered between commands.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use reqwest::Method;
@@ -108,12 +109,10 @@ impl Glide {
                 .at(hop.clone())
                 .because(tarbet_telemetry::problem::chain(&error))
         };
-        let query: String = query.iter().map(|(key, value)| format!("&{key}={}", escape(value))).collect();
-        let url = format!(
-            "{}{path}{}",
-            self.server,
-            query.replacen('&', if path.contains('?') { "&" } else { "?" }, 1)
-        );
+        let pairs: Vec<String> =
+            query.iter().map(|(key, value)| format!("{key}={}", escape(value))).collect();
+        let mark = if pairs.is_empty() { "" } else { "?" };
+        let url = format!("{}{path}{mark}{}", self.server, pairs.join("&"));
         let request = self.http.request(method, url);
         let request = if body.is_null() { request } else { request.json(&body) };
         let response = request.send().await.map_err(unreachable)?;
@@ -202,5 +201,14 @@ fn lines(list: &Value) -> Vec<String> {
 /// For a part of a path or query: prefixes hold slashes.
 pub fn escape(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'~');
-    text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if plain(byte) {
+            escaped.push(char::from(byte));
+        } else {
+            // Writing to a string cannot fail.
+            let _ = write!(escaped, "%{byte:02X}");
+        }
+    }
+    escaped
 }

@@ -1,5 +1,6 @@
 //! `tarbet glide can` and `tarbet glide test`.
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use clap::Args;
@@ -47,12 +48,13 @@ pub async fn can(glide: &Glide, args: CanArgs) -> Result<(), Problem> {
         let mut text = if allowed { "Yes.".to_owned() } else { "No.".to_owned() };
         for end in verdict["ends"].as_array().into_iter().flatten() {
             let field = |name: &str| end[name].as_str().unwrap_or_default().to_owned();
-            text.push_str(&match end["rule"].as_str() {
+            // Writing to a string cannot fail.
+            let _ = match end["rule"].as_str() {
                 Some(rule) => {
-                    format!("\n  {} permits it {} by rule {rule}", field("resource"), field("direction"))
+                    write!(text, "\n  {} permits it {} by rule {rule}", field("resource"), field("direction"))
                 }
-                None => format!("\n  {} has no {} rule for it", field("resource"), field("direction")),
-            });
+                None => write!(text, "\n  {} has no {} rule for it", field("resource"), field("direction")),
+            };
         }
         glide.format.text(&text)?;
     } else {

@@ -158,9 +158,12 @@ impl Gateway {
             serving.clone().gateway(stream, peer)
         });
 
-        supervisor.spawn(Stage::Intake, "readiness", |stop| async move {
-            stop.cancelled().await;
+        // Held to the very end: a part that is dropped is no longer missed by the readiness probe.
+        let leaving = supervisor.stopping(Stage::Intake);
+        supervisor.spawn(Stage::Observe, "readiness", |stop| async move {
+            leaving.cancelled().await;
             part.draining();
+            stop.cancelled().await;
             Ok(())
         });
         let working = node.clone();

@@ -296,3 +296,40 @@ async fn a_site_without_an_agent_is_waited_for_at_every_gateway() {
     }
     assert_eq!((waits(), Arc::clone(&echo).open.load(SeqCst)), (0, 0));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_through_a_gateway_that_leaves_goes_on_to_its_own_end() {
+    let lab = Lab::new().await;
+    let (_one, two) = (
+        lab.gateway("one", GatewayConfig::default(), AuditLog::none()),
+        lab.gateway("two", GatewayConfig::default(), AuditLog::none()),
+    );
+    let token = lab.add_site("far").await;
+    let mut agent = lab.agent("host", &token, &["two", "one"], open_door(&Echo::named("far")), 1);
+    agent.up(2).await;
+    // One whose client is still there, and one whose client is not.
+    let kept = lab.remote("two", "far");
+    let mut streams = vec![kept.open(target("echo")).await.unwrap()];
+    streams.push(lab.remote("two", "far").open(target("echo")).await.unwrap());
+    for stream in &mut streams {
+        let mut name = [0; 4];
+        stream.read_exact(&mut name).await.unwrap();
+    }
+    let net = lab.net.clone();
+    let leaving = tokio::spawn(async move { two.leave(&net).await });
+    for pause in [0, 1, 5, 50, 1000, 5000, 5000] {
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        for (i, stream) in streams.iter_mut().enumerate() {
+            stream.write_all(b"still").await.unwrap_or_else(|error| panic!("stream {i}: {error}"));
+            let mut word = [0; 5];
+            stream.read_exact(&mut word).await.unwrap_or_else(|error| panic!("stream {i}: {error}"));
+            assert_eq!(&word, b"still");
+        }
+        assert!(!leaving.is_finished());
+    }
+    for mut stream in streams {
+        stream.shutdown().await.unwrap();
+        stream.read_to_end(&mut Vec::new()).await.unwrap();
+    }
+    leaving.await.unwrap();
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tarbet_testbed::{ControlPlane, Kubectl, Tekton, eventually};
 
-const SOON: Duration = Duration::from_secs(120);
+const SOON: Duration = Duration::from_mins(2);
 
 fn pipeline(namespace: &str) -> Value {
     json!({

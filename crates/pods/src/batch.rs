@@ -4,47 +4,43 @@
 //! without asking the batch system at all. It is asked for all jobs at once, at most every few
 //! seconds. While it does not answer nothing is called failed.
 
+mod attach;
 mod logs;
+mod observe;
+mod pod;
 pub mod runtime;
 pub mod script;
 pub mod states;
 pub mod word;
 
 use std::collections::HashMap;
-use std::io;
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
-use tokio::sync::{Notify, broadcast, mpsc};
+use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::RunError;
-use crate::folder::{self, Folder, lay_out, lay_out_volume};
-use crate::plan::{Container, Plan, PlanError, PodId, Policy, Restart, plan};
+use crate::folder::{lay_out, lay_out_volume};
+use crate::plan::{Container, Plan, PlanError, Policy, Restart, plan};
 use crate::record::{Found, Records};
 use crate::runner::{Known, LogStream, Runner, Session, Turn};
 use crate::slurm::flags::{FlagConfig, flags};
-use crate::wire::extension::MAX_FRAME;
-use crate::wire::{CreateReply, ExecRequest, Frame, LogRequest, PingReply, PodStatus, RetrievedPod, is_uid};
+use crate::wire::{CreateReply, ExecRequest, LogRequest, PingReply, PodStatus, RetrievedPod, is_uid};
+use attach::attach;
+use observe::Queue;
+use pod::{Inner, Pod};
 use script::{ScriptConfig, exec_script, script};
-use states::{JobState, JobView, Marks, container_state};
+use states::{JobState, container_state};
 
 /// The id of the job, once it is known.
 const JOB_ID: &str = "JobID.jid";
 const SCRIPT: &str = "job.sh";
-const MESSAGE_LIMIT: u64 = 4096;
 const CHANGES: usize = 1024;
-/// How often files of running pods are looked at for those who watch.
-const LOOK: Duration = Duration::from_secs(1);
-/// A job must be missing from this many looks before it counts as forgotten.
-const MISSING: u32 = 2;
 
 /// What runs jobs.
 #[async_trait]
@@ -121,29 +117,6 @@ pub struct Batch {
     ask: Notify,
     changes: broadcast::Sender<String>,
     stop: CancellationToken,
-}
-
-struct Pod {
-    id: PodId,
-    folder: Folder,
-    inner: Mutex<Inner>,
-}
-
-struct Inner {
-    known: Arc<Known>,
-    job: Option<String>,
-    /// How often the queue was seen without the job since it was there last.
-    missing: u32,
-    /// The last words that were told to those who watch.
-    told: String,
-}
-
-/// The queue as it was seen last.
-#[derive(Default)]
-struct Queue {
-    jobs: HashMap<String, JobSeen>,
-    looks: u64,
-    failing: Option<(Instant, String)>,
 }
 
 impl Batch {
@@ -262,98 +235,6 @@ impl Batch {
         pod.lock().job = Some(id.to_owned());
         self.ask.notify_one();
         Ok(())
-    }
-
-    /// Looks at the queue as long as something in it matters, never more often than allowed.
-    async fn watch_queue(self: Arc<Self>) {
-        loop {
-            if self.lock().values().any(|pod| pod.lock().job.is_some() && !pod.is_over()) {
-                self.look_at_queue().await;
-            }
-            let early = async {
-                self.ask.notified().await;
-                // Many pods may come at once; they share one look.
-                tokio::time::sleep(self.config.interval.min(Duration::from_millis(500))).await;
-            };
-            let pause = tokio::time::sleep(self.config.interval);
-            tokio::pin!(pause);
-            tokio::select! {
-                () = self.stop.cancelled() => return,
-                () = &mut pause => continue,
-                () = early => {}
-            }
-            tokio::select! {
-                () = self.stop.cancelled() => return,
-                () = pause => {}
-            }
-        }
-    }
-
-    async fn look_at_queue(&self) {
-        match self.system.list().await {
-            Ok(jobs) => {
-                let mut by_name: HashMap<String, JobSeen> = HashMap::new();
-                for job in jobs.into_iter().filter(|job| is_uid(&job.name)) {
-                    by_name.insert(job.name.clone(), job);
-                }
-                for pod in self.lock().values() {
-                    let mut inner = pod.lock();
-                    let there = by_name.contains_key(&pod.id.uid);
-                    inner.missing =
-                        if there || inner.job.is_none() { 0 } else { inner.missing.saturating_add(1) };
-                }
-                let mut queue = self.queue();
-                if queue.failing.take().is_some() {
-                    tracing::info!(system = self.system.name(), "The queue can be read again.");
-                }
-                queue.jobs = by_name;
-                queue.looks += 1;
-            }
-            Err(error) => {
-                let mut queue = self.queue();
-                if queue.failing.is_none() {
-                    tracing::warn!(system = self.system.name(), error = %error, "The queue cannot be read.");
-                }
-                let since = queue.failing.take().map_or_else(Instant::now, |(since, _)| since);
-                queue.failing = Some((since, error.to_string()));
-            }
-        }
-    }
-
-    /// Tells those who watch which pods changed.
-    async fn watch_files(self: Arc<Self>) {
-        let mut tick = tokio::time::interval(LOOK);
-        loop {
-            tokio::select! {
-                () = self.stop.cancelled() => return,
-                _ = tick.tick() => {}
-            }
-            if self.changes.receiver_count() == 0 {
-                continue;
-            }
-            let pods: Vec<Arc<Pod>> = self.lock().values().cloned().collect();
-            for pod in pods {
-                let words = serde_json::to_string(&self.status_of(&pod)).unwrap_or_default();
-                let changed = pod.lock().told != words;
-                if changed {
-                    pod.lock().told = words;
-                    let _ = self.changes.send(pod.id.uid.clone());
-                }
-            }
-        }
-    }
-
-    fn view(&self, pod: &Pod) -> JobView {
-        let queue = self.queue();
-        let inner = pod.lock();
-        if inner.job.is_none() {
-            return JobView::Unsent;
-        }
-        match queue.jobs.get(&pod.id.uid) {
-            Some(job) => JobView::Seen(job.state.clone()),
-            None if queue.failing.is_none() && inner.missing >= MISSING => JobView::Forgotten,
-            None => JobView::Unknown,
-        }
     }
 
     fn status_of(&self, pod: &Pod) -> PodStatus {
@@ -500,6 +381,10 @@ impl Runner for Batch {
     }
 
     async fn exec(&self, request: ExecRequest) -> Result<Session, RunError> {
+        if request.command.is_empty() {
+            let what = "attaching to a container's input is not possible with this plugin";
+            return Err(RunError::Unsupported(what.into()));
+        }
         let pod = self.pod(&request.pod_uid)?;
         let known = pod.known();
         let container =
@@ -569,54 +454,6 @@ impl Runner for Batch {
     }
 }
 
-impl Known {
-    /// The beginning of the names of a container's files.
-    fn stem(&self, container: &Container) -> String {
-        let init = self.plan.init.iter().any(|init| init.name == container.name);
-        format!("{}-{}", if init { "init" } else { "run" }, container.name)
-    }
-}
-
-impl Pod {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn known(&self) -> Arc<Known> {
-        Arc::clone(&self.lock().known)
-    }
-
-    fn unknown(&self, container: &str) -> RunError {
-        RunError::UnknownContainer { pod: self.id.uid.clone(), container: container.to_owned() }
-    }
-
-    /// What the files of a container say.
-    fn marks(&self, container: &Container, init: bool) -> Marks {
-        let stem = format!("{}-{}", if init { "init" } else { "run" }, container.name);
-        let time = |name: &str| -> Option<SystemTime> {
-            self.folder.open_file(name).ok()?.metadata().ok()?.modified().ok()
-        };
-        let status = format!("{stem}.status");
-        let code = self.folder.text(&status).and_then(|text| text.parse().ok());
-        let ended = code.and_then(|code| time(&status).map(|at| (code, at)));
-        let message = ended.map(|_| {
-            let messages = self.folder.enter(folder::messages().as_str());
-            let bytes =
-                messages.and_then(|folder| folder.read(&container.name, MESSAGE_LIMIT)).unwrap_or_default();
-            String::from_utf8_lossy(&bytes).into_owned()
-        });
-        Marks { started: time(&format!("{stem}.started")), ended, message: message.unwrap_or_default() }
-    }
-
-    /// Whether all containers have left their last word.
-    fn is_over(&self) -> bool {
-        let known = self.known();
-        let init_failed =
-            known.plan.init.iter().any(|c| self.marks(c, true).ended.is_some_and(|(code, _)| code != 0));
-        init_failed || known.plan.containers.iter().all(|c| self.marks(c, false).ended.is_some())
-    }
-}
-
 fn status_of_container(container: &Container, state: ContainerState, job: Option<&str>) -> ContainerStatus {
     ContainerStatus {
         name: container.name.clone(),
@@ -628,63 +465,5 @@ fn status_of_container(container: &Container, state: ContainerState, job: Option
         last_state: Some(ContainerState::default()),
         state: Some(state),
         ..Default::default()
-    }
-}
-
-/// Runs a command with its streams.
-fn attach(mut command: Command, stdin: bool) -> io::Result<Session> {
-    command.stdin(if stdin { Stdio::piped() } else { Stdio::null() });
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-    let mut child = command.spawn()?;
-    let (to_command, mut commands) = mpsc::channel::<Frame>(16);
-    let (from_command, frames) = mpsc::channel::<Frame>(16);
-    let mut input = child.stdin.take();
-    let feed = tokio::spawn(async move {
-        while let Some(frame) = commands.recv().await {
-            let Frame::Stdin(bytes) = frame else { continue };
-            let Some(pipe) = &mut input else { continue };
-            if bytes.is_empty() || pipe.write_all(&bytes).await.is_err() {
-                input = None;
-            }
-        }
-    });
-    let (out, err) = (child.stdout.take(), child.stderr.take());
-    tokio::spawn(async move {
-        let pumps = async {
-            tokio::join!(
-                pump(out, from_command.clone(), Frame::Stdout),
-                pump(err, from_command.clone(), Frame::Stderr)
-            );
-        };
-        // When nobody listens any more the command is ended with its handle.
-        let end = tokio::select! {
-            () = from_command.closed() => return,
-            end = async { pumps.await; child.wait().await } => end,
-        };
-        feed.abort();
-        let last = match end {
-            Ok(status) => {
-                use std::os::unix::process::ExitStatusExt;
-                Frame::Exit(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default()))
-            }
-            Err(error) => Frame::Failed(error.to_string()),
-        };
-        let _ = from_command.send(last).await;
-    });
-    Ok(Session { input: to_command, output: frames })
-}
-
-/// What a pipe gives, as frames.
-async fn pump(
-    pipe: Option<impl tokio::io::AsyncRead + Unpin>,
-    to: mpsc::Sender<Frame>,
-    wrap: fn(Bytes) -> Frame,
-) {
-    let Some(mut pipe) = pipe else { return };
-    let mut buffer = vec![0; MAX_FRAME / 4];
-    while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
-        if to.send(wrap(Bytes::copy_from_slice(&buffer[..count]))).await.is_err() {
-            return;
-        }
     }
 }

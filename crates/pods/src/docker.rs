@@ -12,6 +12,7 @@ mod image;
 pub mod machine;
 mod observe;
 mod pause;
+mod pod;
 mod status;
 
 use std::collections::HashMap;
@@ -31,18 +32,17 @@ use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::RunError;
-use crate::folder::{self, Folder, lay_out, lay_out_volume};
-use crate::plan::{PodId, Policy, Pull, plan};
+use crate::folder::{lay_out, lay_out_volume};
+use crate::plan::{Policy, Pull, plan};
 use crate::record::{Found, Records};
 use crate::runner::{Known, LogStream, Runner, Session, Turn};
 use crate::wire::{CreateReply, ExecRequest, LogRequest, PingReply, PodStatus, RetrievedPod};
 use engine::{Engine, failed};
 use machine::{Slot, State};
 use observe::Observed;
-use status::{Facts, Waiting, container_status};
+use pod::{Inner, Pod};
+use status::{Facts, container_status};
 
-/// A last message longer than this is cut, as kubelets do.
-const MESSAGE_LIMIT: u64 = 4096;
 /// All last messages of a pod together.
 const MESSAGES_LIMIT: usize = 12_288;
 /// Changes that a slow listener may be behind before it has to read everything again.
@@ -83,26 +83,6 @@ pub struct Docker {
     stop: CancellationToken,
     /// Itself, for the tasks that calls begin.
     me: Weak<Self>,
-}
-
-struct Pod {
-    id: PodId,
-    folder: Folder,
-    inner: Mutex<Inner>,
-    /// Held by whoever acts on the pod's containers.
-    turn: tokio::sync::Mutex<()>,
-    wake: Notify,
-    stop: CancellationToken,
-    /// Cancelled once nothing of the pod is left.
-    gone: CancellationToken,
-}
-
-struct Inner {
-    known: Arc<Known>,
-    generations: HashMap<String, u32>,
-    waiting: HashMap<String, Waiting>,
-    messages: HashMap<String, String>,
-    deleting: bool,
 }
 
 impl Docker {
@@ -455,62 +435,6 @@ impl Runner for Docker {
 
     fn changes(&self) -> broadcast::Receiver<String> {
         self.changes.subscribe()
-    }
-}
-
-impl Pod {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn known(&self) -> Arc<Known> {
-        Arc::clone(&self.lock().known)
-    }
-
-    fn generation(&self, container: &str) -> u32 {
-        self.lock().generations.get(container).copied().unwrap_or_default()
-    }
-
-    fn name_of(&self, slot: &Slot) -> String {
-        match slot {
-            Slot::Pause => create::pause_name(&self.id),
-            Slot::Container(name) => create::name(&self.id, name, self.generation(name)),
-        }
-    }
-
-    fn set_waiting(&self, container: &str, mut waiting: Waiting) {
-        let mut inner = self.lock();
-        let again = inner.waiting.get(container).is_some_and(|old| old.message == waiting.message);
-        if again && waiting.reason == "ErrImagePull" {
-            waiting.reason = "ImagePullBackOff";
-        }
-        inner.waiting.insert(container.to_owned(), waiting);
-    }
-
-    fn clear_waiting(&self, container: &str) {
-        self.lock().waiting.remove(container);
-    }
-
-    fn has_message(&self, container: &str) -> bool {
-        self.lock().messages.contains_key(container)
-    }
-
-    fn set_message(&self, container: &str, text: String) {
-        self.lock().messages.insert(container.to_owned(), text);
-    }
-
-    /// The last message of an ended container.
-    fn message(&self, container: &str) -> String {
-        if let Some(text) = self.lock().messages.get(container) {
-            return text.clone();
-        }
-        self.message_file(container)
-    }
-
-    fn message_file(&self, container: &str) -> String {
-        let messages = self.folder.enter(folder::messages().as_str());
-        let bytes = messages.and_then(|folder| folder.read(container, MESSAGE_LIMIT)).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
     }
 }
 

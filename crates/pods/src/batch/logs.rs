@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 
-use super::Pod;
+use super::pod::Pod;
 use crate::docker::limited;
 use crate::error::RunError;
 use crate::runner::LogStream;

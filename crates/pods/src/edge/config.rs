@@ -362,6 +362,15 @@ mod tests {
     }
 
     #[test]
+    fn the_shipped_example_is_sound() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../deploy/examples/interlink/InterLinkConfig.yaml");
+        let config = load(EdgeConfig::default(), Part::Slurm, Some(&root), &Environment::new()).unwrap();
+        assert_eq!((config.default_flavor.as_str(), config.sidecar_port.as_str()), ("default", "4000"));
+        assert_eq!(config.policy, Policy::default());
+    }
+
+    #[test]
     fn variables_win_over_the_file() {
         let variables = [
             ("INTERLINKURL", "127.0.0.9"),

@@ -1,0 +1,115 @@
+//! The queue, seen by one question for all jobs, and the files of pods for those who watch.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::pod::Pod;
+use super::states::JobView;
+use super::{Batch, JobSeen};
+use crate::wire::is_uid;
+
+/// How often files of running pods are looked at for those who watch.
+const LOOK: Duration = Duration::from_secs(1);
+/// A job must be missing from this many looks before it counts as forgotten.
+const MISSING: u32 = 2;
+
+/// The queue as it was seen last.
+#[derive(Default)]
+pub(super) struct Queue {
+    pub(super) jobs: HashMap<String, JobSeen>,
+    pub(super) failing: Option<(Instant, String)>,
+}
+
+impl Batch {
+    /// Looks at the queue as long as something in it matters, never more often than allowed.
+    pub(super) async fn watch_queue(self: Arc<Self>) {
+        loop {
+            if self.lock().values().any(|pod| pod.lock().job.is_some() && !pod.is_over()) {
+                self.look_at_queue().await;
+            }
+            let early = async {
+                self.ask.notified().await;
+                // Many pods may come at once; they share one look.
+                tokio::time::sleep(self.config.interval.min(Duration::from_millis(500))).await;
+            };
+            let pause = tokio::time::sleep(self.config.interval);
+            tokio::pin!(pause);
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = &mut pause => continue,
+                () = early => {}
+            }
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = pause => {}
+            }
+        }
+    }
+
+    async fn look_at_queue(&self) {
+        match self.system.list().await {
+            Ok(jobs) => {
+                let mut by_name: HashMap<String, JobSeen> = HashMap::new();
+                for job in jobs.into_iter().filter(|job| is_uid(&job.name)) {
+                    by_name.insert(job.name.clone(), job);
+                }
+                for pod in self.lock().values() {
+                    let mut inner = pod.lock();
+                    let there = by_name.contains_key(&pod.id.uid);
+                    inner.missing =
+                        if there || inner.job.is_none() { 0 } else { inner.missing.saturating_add(1) };
+                }
+                let mut queue = self.queue();
+                if queue.failing.take().is_some() {
+                    tracing::info!(system = self.system.name(), "The queue can be read again.");
+                }
+                queue.jobs = by_name;
+            }
+            Err(error) => {
+                let mut queue = self.queue();
+                if queue.failing.is_none() {
+                    tracing::warn!(system = self.system.name(), error = %error, "The queue cannot be read.");
+                }
+                let since = queue.failing.take().map_or_else(Instant::now, |(since, _)| since);
+                queue.failing = Some((since, error.to_string()));
+            }
+        }
+    }
+
+    /// Tells those who watch which pods changed.
+    pub(super) async fn watch_files(self: Arc<Self>) {
+        let mut tick = tokio::time::interval(LOOK);
+        loop {
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                _ = tick.tick() => {}
+            }
+            if self.changes.receiver_count() == 0 {
+                continue;
+            }
+            let pods: Vec<Arc<Pod>> = self.lock().values().cloned().collect();
+            for pod in pods {
+                let words = serde_json::to_string(&self.status_of(&pod)).unwrap_or_default();
+                let changed = pod.lock().told != words;
+                if changed {
+                    pod.lock().told = words;
+                    let _ = self.changes.send(pod.id.uid.clone());
+                }
+            }
+        }
+    }
+
+    pub(super) fn view(&self, pod: &Pod) -> JobView {
+        let queue = self.queue();
+        let inner = pod.lock();
+        if inner.job.is_none() {
+            return JobView::Unsent;
+        }
+        match queue.jobs.get(&pod.id.uid) {
+            Some(job) => JobView::Seen(job.state.clone()),
+            None if queue.failing.is_none() && inner.missing >= MISSING => JobView::Forgotten,
+            None => JobView::Unknown,
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! One pod that runs as a job, and what its files say.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use super::states::Marks;
+use crate::error::RunError;
+use crate::folder::{self, Folder};
+use crate::plan::{Container, PodId};
+use crate::runner::Known;
+
+/// A last message longer than this is cut, as kubelets do.
+const MESSAGE_LIMIT: u64 = 4096;
+
+pub(super) struct Pod {
+    pub(super) id: PodId,
+    pub(super) folder: Folder,
+    pub(super) inner: Mutex<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) known: Arc<Known>,
+    pub(super) job: Option<String>,
+    /// How often the queue was seen without the job since it was there last.
+    pub(super) missing: u32,
+    /// The last words that were told to those who watch.
+    pub(super) told: String,
+}
+
+impl Known {
+    /// The beginning of the names of a container's files.
+    pub(super) fn stem(&self, container: &Container) -> String {
+        let init = self.plan.init.iter().any(|init| init.name == container.name);
+        format!("{}-{}", if init { "init" } else { "run" }, container.name)
+    }
+}
+
+impl Pod {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn known(&self) -> Arc<Known> {
+        Arc::clone(&self.lock().known)
+    }
+
+    pub(super) fn unknown(&self, container: &str) -> RunError {
+        RunError::UnknownContainer { pod: self.id.uid.clone(), container: container.to_owned() }
+    }
+
+    /// What the files of a container say.
+    pub(super) fn marks(&self, container: &Container, init: bool) -> Marks {
+        let stem = format!("{}-{}", if init { "init" } else { "run" }, container.name);
+        let time = |name: &str| -> Option<SystemTime> {
+            self.folder.open_file(name).ok()?.metadata().ok()?.modified().ok()
+        };
+        let status = format!("{stem}.status");
+        let code = self.folder.text(&status).and_then(|text| text.parse().ok());
+        let ended = code.and_then(|code| time(&status).map(|at| (code, at)));
+        let message = ended.map(|_| {
+            let messages = self.folder.enter(folder::messages().as_str());
+            let bytes =
+                messages.and_then(|folder| folder.read(&container.name, MESSAGE_LIMIT)).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        });
+        Marks { started: time(&format!("{stem}.started")), ended, message: message.unwrap_or_default() }
+    }
+
+    /// Whether all containers have left their last word.
+    pub(super) fn is_over(&self) -> bool {
+        let known = self.known();
+        let init_failed =
+            known.plan.init.iter().any(|c| self.marks(c, true).ended.is_some_and(|(code, _)| code != 0));
+        init_failed || known.plan.containers.iter().all(|c| self.marks(c, false).ended.is_some())
+    }
+}

@@ -1,5 +1,6 @@
 //! Reach seen from outside.
 
+#[cfg(test)]
 mod it {
     mod flaky;
     mod gateways;

@@ -70,7 +70,7 @@ enum PodsCommand {
         /// UID, the beginning of one, or name
         pod: String,
         /// The container; the first if absent
-        #[arg(long, short = 'c', default_value = "")]
+        #[arg(long, default_value = "")]
         container: String,
         /// Go on until the container ends
         #[arg(long, short = 'f')]
@@ -90,7 +90,7 @@ enum PodsCommand {
         /// UID, the beginning of one, or name
         pod: String,
         /// The container; the first if absent
-        #[arg(long, short = 'c', default_value = "")]
+        #[arg(long, default_value = "")]
         container: String,
         /// Pass standard input on
         #[arg(long, short = 'i')]

@@ -60,7 +60,12 @@ pub(crate) async fn keep_alive(aim: &Aim, connections: usize, time: Duration) ->
     times.sort_unstable();
     let at = |share: f64| times.get((times.len() as f64 * share) as usize).copied().unwrap_or_default();
     ensure!(!times.is_empty(), "no request was answered");
-    Ok(Outcome { per_second: times.len() as f64 / elapsed, p50: at(0.5), p99: at(0.99), requests: times.len() as u64 })
+    Ok(Outcome {
+        per_second: times.len() as f64 / elapsed,
+        p50: at(0.5),
+        p99: at(0.99),
+        requests: times.len() as u64,
+    })
 }
 
 async fn one_connection(aim: Aim, until: Instant) -> Result<Vec<Duration>> {
@@ -75,7 +80,11 @@ async fn one_connection(aim: Aim, until: Instant) -> Result<Vec<Duration>> {
     }
 }
 
-async fn requests<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, request: &[u8], until: Instant) -> Result<Vec<Duration>> {
+async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
+    mut stream: S,
+    request: &[u8],
+    until: Instant,
+) -> Result<Vec<Duration>> {
     let mut times = Vec::new();
     let mut buffer = vec![0; 16 * 1024];
     while Instant::now() < until {
@@ -99,7 +108,12 @@ async fn read_response<S: AsyncRead + Unpin>(stream: &mut S, buffer: &mut [u8]) 
         let Some(end) = head.windows(4).position(|window| window == b"\r\n\r\n") else { continue };
         let text = std::str::from_utf8(&head[..end])?.to_ascii_lowercase();
         ensure!(text.starts_with("http/1.1 200"), "{}", text.lines().next().unwrap_or_default());
-        let length = text.lines().find_map(|line| line.strip_prefix("content-length:")).unwrap_or(" 0").trim().parse::<usize>()?;
+        let length = text
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length:"))
+            .unwrap_or(" 0")
+            .trim()
+            .parse::<usize>()?;
         while filled < end + 4 + length {
             let read = stream.read(&mut buffer[filled..]).await?;
             ensure!(read > 0, "the connection ended early");
@@ -125,7 +139,8 @@ pub(crate) async fn backend() -> Result<SocketAddr> {
 }
 
 async fn answer(mut stream: TcpStream) -> Result<()> {
-    const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{\"hello\":\"you\"}";
+    const ANSWER: &[u8] =
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{\"hello\":\"you\"}";
     stream.set_nodelay(true)?;
     let mut buffer = vec![0; 16 * 1024];
     let mut filled = 0;

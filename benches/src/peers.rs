@@ -37,7 +37,8 @@ impl TwoHaproxies {
         };
         let processes = [start("haproxy-agent", &agent)?, start("haproxy-gateway", &gateway)?];
         let address = SocketAddr::from(([127, 0, 0, 1], near));
-        eventually(std::time::Duration::from_secs(10), "haproxy", || tokio::net::TcpStream::connect(address)).await?;
+        eventually(std::time::Duration::from_secs(10), "haproxy", || tokio::net::TcpStream::connect(address))
+            .await?;
         Ok(Self { _folder: folder, _ports: ports, processes, address })
     }
 }

@@ -40,7 +40,11 @@ pub(crate) async fn measure(report: &mut Report, binary: &Path, scale: Scale) ->
     let rows = [
         ("direct", Aim::get(backend, "/version", ""), vec![]),
         ("haproxy, two hops, mTLS between", Aim::get(haproxy.address, "/version", ""), peers),
-        ("tarbet, one gateway (TLS to it as well)", through(&holder)?, vec![holder.process.pid(), agent.process.pid()]),
+        (
+            "tarbet, one gateway (TLS to it as well)",
+            through(&holder)?,
+            vec![holder.process.pid(), agent.process.pid()],
+        ),
         (
             "tarbet, two gateways",
             through(&entry)?,

@@ -57,12 +57,22 @@ impl Report {
     fn page(&self) -> Result<String> {
         let mut page = String::from("# Benchmarks\n\nWritten by `make bench`; do not edit.\n\n");
         writeln!(page, "{}", machine())?;
-        writeln!(page, "\nMedians of {} rounds of {} s, all rows in turn. Load, backend and all parts share the machine.", self.scale.rounds, self.scale.seconds)?;
+        writeln!(
+            page,
+            "\nMedians of {} rounds of {} s, all rows in turn. Load, backend and all parts share the machine.",
+            self.scale.rounds, self.scale.seconds
+        )?;
         writeln!(page, "\n## Small requests on kept-alive connections\n")?;
-        writeln!(page, "| path | connections | requests/s | of direct | of haproxy | p50 µs | p99 µs | CPU s per 100,000 |\n|---|--:|--:|--:|--:|--:|--:|--:|")?;
+        writeln!(
+            page,
+            "| path | connections | requests/s | of direct | of haproxy | p50 µs | p99 µs | CPU s per 100,000 |\n|---|--:|--:|--:|--:|--:|--:|--:|"
+        )?;
         for row in &self.requests {
             let against = |name: &str| {
-                let peer = self.requests.iter().find(|peer| peer.name.starts_with(name) && peer.connections == row.connections);
+                let peer = self
+                    .requests
+                    .iter()
+                    .find(|peer| peer.name.starts_with(name) && peer.connections == row.connections);
                 peer.map_or_else(|| "-".to_owned(), |peer| format!("{:.2}", row.per_second / peer.per_second))
             };
             let Row { name, connections, per_second, p50_micros, p99_micros, cpu_per_100k } = row;
@@ -73,7 +83,10 @@ impl Report {
                 against("haproxy"),
             )?;
         }
-        writeln!(page, "\n## Commits to the store by 64 writers\n\n| store | commits/s | of a file synced for each write |\n|---|--:|--:|")?;
+        writeln!(
+            page,
+            "\n## Commits to the store by 64 writers\n\n| store | commits/s | of a file synced for each write |\n|---|--:|--:|"
+        )?;
         let base = self.stores.first().map_or(1.0, |(_, rate)| *rate);
         for (name, rate) in &self.stores {
             writeln!(page, "| {name} | {rate:.0} | {:.1} |", rate / base)?;
@@ -92,7 +105,9 @@ impl Report {
                 "p50Micros": row.p50_micros, "p99Micros": row.p99_micros, "cpuSecondsPer100k": row.cpu_per_100k,
             })
         });
-        let pairs = |pairs: &[(String, f64)]| pairs.iter().map(|(name, value)| json!({"name": name, "value": value})).collect::<Vec<_>>();
+        let pairs = |pairs: &[(String, f64)]| {
+            pairs.iter().map(|(name, value)| json!({"name": name, "value": value})).collect::<Vec<_>>()
+        };
         json!({
             "machine": machine(), "rounds": self.scale.rounds, "seconds": self.scale.seconds,
             "requests": requests.collect::<Vec<_>>(), "storeCommitsPerSecond": pairs(&self.stores), "residentMib": pairs(&self.memory),
@@ -109,7 +124,11 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
 
 fn machine() -> String {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name)).unwrap_or("unknown").to_owned();
+    let model = cpu
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name))
+        .unwrap_or("unknown")
+        .to_owned();
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     format!("Machine: {cores} cores of {model}, kernel {}.", kernel.trim())

@@ -19,8 +19,12 @@ pub(crate) async fn measure(report: &mut Report, scale: Scale) -> Result<()> {
     let redb = StoreConfig::Redb(RedbConfig { path: folder.path().join("bench.redb") });
     let shared = StoreConfig::Redis(Box::new(RedisConfig::at(redis.url().parse()?)));
     let time = Duration::from_secs(scale.seconds);
-    let mut rates: Vec<(&str, Vec<f64>)> =
-        vec![("a file synced for each write", vec![]), ("memory", vec![]), ("redb", vec![]), ("redis", vec![])];
+    let mut rates: Vec<(&str, Vec<f64>)> = vec![
+        ("a file synced for each write", vec![]),
+        ("memory", vec![]),
+        ("redb", vec![]),
+        ("redis", vec![]),
+    ];
     let stores = [
         tarbet_store::open(&StoreConfig::Memory {}, Clock::system()).await?,
         tarbet_store::open(&redb, Clock::system()).await?,
@@ -46,7 +50,12 @@ async fn commits(store: &Store, time: Duration) -> Result<f64> {
         let (store, table, count) = (store.clone(), table.clone(), Arc::clone(&count));
         tokio::spawn(async move {
             while Instant::now() < until {
-                store.put(table.key(format!("writer-{writer}")), "a value of an ordinary size, about sixty bytes of it").await?;
+                store
+                    .put(
+                        table.key(format!("writer-{writer}")),
+                        "a value of an ordinary size, about sixty bytes of it",
+                    )
+                    .await?;
                 count.fetch_add(1, Ordering::Relaxed);
             }
             anyhow::Ok(())

@@ -65,7 +65,8 @@ pub mod nets;
 pub mod pods;
 pub mod reach;
 
-static RANGES: &[&[&Code]] = &[ground::RANGE, cluster::RANGE, reach::RANGE, jobs::RANGE, pods::RANGE, nets::RANGE, mesh::RANGE];
+static RANGES: &[&[&Code]] =
+    &[ground::RANGE, cluster::RANGE, reach::RANGE, jobs::RANGE, pods::RANGE, nets::RANGE, mesh::RANGE];
 
 /// Every code, in order.
 pub fn all() -> impl Iterator<Item = &'static Code> {

@@ -158,7 +158,8 @@ impl Signals {
     /// Begins to listen. Make it before anything else, so that no signal is missed or kills.
     pub fn listen() -> std::io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
-        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let (mut terminate, mut interrupt) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let heard = Arc::new(Notify::new());
         let bell = Arc::clone(&heard);
         tokio::spawn(async move {

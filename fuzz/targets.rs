@@ -1,9 +1,9 @@
 // Every parser of bytes from outside, by name. Two programs include this file: the libFuzzer
 // targets beside it, and the stable test that replays the corpus.
 
-pub type Target = (&'static str, fn(&[u8]));
+pub(crate) type Target = (&'static str, fn(&[u8]));
 
-pub const TARGETS: &[Target] = &[
+pub(crate) const TARGETS: &[Target] = &[
     ("jwt", tarbet_identity::fuzz::jwt),
     ("jwks", tarbet_identity::fuzz::jwks),
     ("token", tarbet_identity::fuzz::token),

@@ -26,7 +26,7 @@ fn change(seed: &[u8], other: &[u8], chance: &mut Chance) -> Vec<u8> {
         match chance.below(6) {
             0 if at < bytes.len() => bytes[at] ^= 1 << chance.below(8),
             1 if at < bytes.len() => {
-                bytes[at] = [0, 0xff, b'/', b'%', b'.', b'\n', b'"', b'{'][chance.below(8)]
+                bytes[at] = [0, 0xff, b'/', b'%', b'.', b'\n', b'"', b'{'][chance.below(8)];
             }
             2 => bytes.truncate(at),
             3 => bytes.insert(at, chance.below(256) as u8),
@@ -48,7 +48,9 @@ fn no_input_of_the_corpus_or_near_it_breaks_a_parser() {
             files.sort();
             seeds.extend(files.iter().map(|file| fs::read(file).unwrap()));
         }
-        seeds.iter().for_each(|seed| parse(seed));
+        for seed in &seeds {
+            parse(seed);
+        }
         let mut chance = Chance(0x9e37_79b9_7f4a_7c15);
         for round in 0..2_000 * effort {
             let other = &seeds[chance.below(seeds.len())];

@@ -27,8 +27,8 @@ async fn login(product: &Product, gateway: &Gateway, site: &str) -> Kubectl {
     shared_pair().await.unwrap().private.kubectl_with(file)
 }
 
-fn kubeconfig() -> impl Future<Output = String> {
-    async { shared_pair().await.unwrap().private.kubeconfig().display().to_string() }
+async fn kubeconfig() -> String {
+    shared_pair().await.unwrap().private.kubeconfig().display().to_string()
 }
 
 #[tokio::test(flavor = "multi_thread")]

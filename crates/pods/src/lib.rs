@@ -8,8 +8,6 @@
 //! Start from [`wire`] for the words, [`plan::plan`] for what a pod means, and
 //! [`Runner`](runner::Runner) for what runs it.
 
-#![expect(clippy::result_large_err, reason = "a problem is made once and read by a person")]
-
 pub mod batch;
 pub mod docker;
 pub mod edge;

@@ -463,7 +463,7 @@ mod tests {
             Err(DirectoryError::Refused(_))
         ));
 
-        let end = now() + Duration::from_secs(60);
+        let end = now() + Duration::from_mins(1);
         let short = directory.issue_agent_token(&lab, now(), Some(end)).await.unwrap();
         assert!(directory.admit_agent(presented(&short), now()).await.is_ok());
         assert!(!directory.still_good(&short.hash().id(), end).await.unwrap());

@@ -177,7 +177,7 @@ mod tests {
     use std::collections::BTreeMap;
     use tarbet_store::Store;
 
-    const HOUR: Duration = Duration::from_secs(3600);
+    const HOUR: Duration = Duration::from_hours(1);
 
     async fn world() -> (Known, Unreliable, String) {
         let backend = Unreliable::default();

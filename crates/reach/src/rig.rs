@@ -63,8 +63,13 @@ impl Handler for World {
                 self.hanging.notify_one();
                 std::future::pending::<()>().await;
             }
-            let body =
-                call.request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            let body = call
+                .request
+                .into_body()
+                .collect()
+                .await
+                .map(http_body_util::Collected::to_bytes)
+                .unwrap_or_default();
             Ok(Response::new(Body::from(format!("{}{path}{}", self.name, String::from_utf8_lossy(&body)))))
         }
         .boxed()

@@ -72,7 +72,8 @@ impl ConfigError {
             )
             .because(cause.clone()),
             Self::Mistakes(mistakes) => {
-                let lines: String = mistakes.iter().map(|mistake| format!("\n  {mistake}")).collect();
+                let lines =
+                    mistakes.iter().map(|mistake| format!("\n  {mistake}")).collect::<Vec<_>>().concat();
                 let count = match mistakes.len() {
                     1 => "1 mistake".to_owned(),
                     n => format!("{n} mistakes"),
@@ -104,7 +105,7 @@ pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
     for (setting, message) in report.0 {
         // A setting that could not be read was replaced by its default: do not judge that one too.
         if !mistakes.iter().any(|known| setting.starts_with(&known.setting) && !known.setting.is_empty()) {
-            mistakes.push(mistake(&tree, &setting, message));
+            mistakes.push(mistake(tree.as_ref(), &setting, message));
         }
     }
     if mistakes.is_empty() { Ok(config) } else { Err(ConfigError::Mistakes(mistakes)) }
@@ -152,7 +153,7 @@ fn decode(tree: &mut Option<Node>, mistakes: &mut Vec<Mistake>) -> Config {
         let path: Vec<String> = error.path().iter().map(ToString::to_string).collect();
         let setting = path.join(".");
         let known = !seen.insert(setting.clone());
-        mistakes.push(mistake(tree, &setting, error.inner().to_string()));
+        mistakes.push(mistake(tree.as_ref(), &setting, error.inner().to_string()));
         let pruned = tree.as_mut().is_some_and(|node| node.prune(&path));
         if known || !pruned {
             break;
@@ -161,9 +162,9 @@ fn decode(tree: &mut Option<Node>, mistakes: &mut Vec<Mistake>) -> Config {
     Config::default()
 }
 
-fn mistake(tree: &Option<Node>, setting: &str, message: String) -> Mistake {
+fn mistake(tree: Option<&Node>, setting: &str, message: String) -> Mistake {
     let path: Vec<String> = setting.split('.').map(str::to_owned).collect();
-    let origin = tree.as_ref().map(|tree| tree.origin(&path).clone());
+    let origin = tree.map(|tree| tree.origin(&path).clone());
     Mistake { setting: setting.to_owned(), origin, message }
 }
 

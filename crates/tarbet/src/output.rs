@@ -86,7 +86,7 @@ pub fn problem(problem: &Problem) {
         problem.code, problem.message, problem.hop, problem.cause, problem.remedy
     );
     if let Some(id) = problem.request_id {
-        text.push_str(&format!("  more:  tarbet why {id}\n"));
+        text = format!("{text}  more:  tarbet why {id}\n");
     }
     // Nothing is left to do if even standard error is gone.
     let _ = stderr().lock().write_all(text.as_bytes());

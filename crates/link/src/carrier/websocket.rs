@@ -123,7 +123,6 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let mut asked = None;
-    #[expect(clippy::result_large_err, reason = "the type of the callback is not ours")]
     let choose = |request: &Asked, mut response: Answer| -> Result<Answer, ErrorResponse> {
         let offered = request.headers().get_all(SEC_WEBSOCKET_PROTOCOL);
         let offered =

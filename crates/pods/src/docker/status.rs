@@ -53,7 +53,7 @@ pub(super) fn container_status(facts: Facts<'_>) -> ContainerStatus {
             status.ready = true;
         }
         Some(seen) if matches!(seen.state, State::Ended(_)) => {
-            state.terminated = Some(terminated(seen, message))
+            state.terminated = Some(terminated(seen, message));
         }
         _ if lost => {
             state.terminated = Some(ContainerStateTerminated {

@@ -7,7 +7,7 @@ use tarbet_pods::runner::Runner;
 use tarbet_pods::wire::{PodStatus, RetrievedPod};
 use tarbet_testbed::eventually;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// How often repeated checks run: a small number, times EFFORT.
 pub(crate) fn effort(least: u32) -> u32 {

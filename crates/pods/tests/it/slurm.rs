@@ -1,6 +1,6 @@
 //! Pods as jobs of a real Slurm, and as plain processes.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -373,7 +373,7 @@ async fn many_pods_share_few_questions() {
         .map(|n| pod(json!({"containers": [shell("main", &format!("exit {}", n % 3))]})))
         .collect();
     let replies = futures::future::join_all(pods.iter().map(|pod| bed.batch.start(pod.clone()))).await;
-    let ids: BTreeMap<String, ()> = replies.into_iter().map(|reply| (reply.unwrap().pod_jid, ())).collect();
+    let ids: BTreeSet<String> = replies.into_iter().map(|reply| reply.unwrap().pod_jid).collect();
     assert_eq!(ids.len(), pods.len());
     for (n, pod) in pods.iter().enumerate() {
         let state: Value = serde_json::to_value(ended(&*bed.batch, &uid_of(pod)).await).unwrap();

@@ -23,7 +23,7 @@ const MAX_BODY: usize = 4 * 1024 * 1024;
 /// of writes a second, by callers who are all known.
 const MAX_SEEN: usize = 200_000;
 /// Tokens live a little longer here than they say, because clocks differ.
-const SKEW: std::time::Duration = std::time::Duration::from_secs(60);
+const SKEW: std::time::Duration = std::time::Duration::from_mins(1);
 
 /// Why a caller was not believed.
 #[derive(Debug, thiserror::Error)]

@@ -170,12 +170,9 @@ impl Door {
         let now = Timestamp::now();
         let token = head.headers_mut().remove(callers::TOKEN);
         let first = self.judge(wanted, self.caller(now));
-        let (token, callers) = match (&first, token, &self.dispatcher.callers) {
-            (Err(_), Some(token), Some(callers)) => (token, callers),
-            _ => {
-                self.record(wanted, Some(head.headers()), self.caller(now), first.as_ref().err());
-                return first.map(|()| body);
-            }
+        let (Err(_), Some(token), Some(callers)) = (&first, token, &self.dispatcher.callers) else {
+            self.record(wanted, Some(head.headers()), self.caller(now), first.as_ref().err());
+            return first.map(|()| body);
         };
         let proven = match token.to_str() {
             Ok(token) => callers.of_request(token, head, body, now).await.map_err(|error| {

@@ -285,7 +285,7 @@ impl Service for Shared {
             if parts.uri.path() == "/hang" {
                 std::future::pending::<()>().await;
             }
-            let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
             let mut response =
                 Response::new(Body::from(format!("{}:{}", self.0.name, String::from_utf8_lossy(&body))));
             for (name, value) in

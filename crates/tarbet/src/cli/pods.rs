@@ -364,11 +364,10 @@ async fn exec(interlink: &Interlink, request: ExecRequest) -> Result<(), Problem
     let mut input = frames.input;
     let feeding = tokio::spawn(async move {
         let (mut stdin, mut buffer) = (tokio::io::stdin(), vec![0; 16 * 1024]);
-        while feed {
+        let mut feeding = feed;
+        while feeding {
             let count = stdin.read(&mut buffer).await.unwrap_or_default();
-            if !input.send(&Frame::Stdin(Bytes::copy_from_slice(&buffer[..count]))).await || count == 0 {
-                break;
-            }
+            feeding = input.send(&Frame::Stdin(Bytes::copy_from_slice(&buffer[..count]))).await && count > 0;
         }
         // Kept until the command ends: closing it would mean that the caller left.
         std::future::pending::<()>().await;

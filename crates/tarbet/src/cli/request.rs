@@ -169,7 +169,7 @@ async fn follow(
                     say(&format!("{name}: waiting for its turn, at place {place}"));
                 }
                 Phase::Running => {
-                    say(&format!("{name}: running as {}", status.pipeline_run.unwrap_or_default()))
+                    say(&format!("{name}: running as {}", status.pipeline_run.unwrap_or_default()));
                 }
                 phase => say(&format!("{name}: {}", phase.reason().to_lowercase())),
             }
@@ -289,12 +289,13 @@ async fn logs(request: &InternalRequest, private: Option<PathBuf>, format: Forma
     if format != Format::Table {
         return format.value(&logs);
     }
-    let text: String = logs
+    let pages: Vec<String> = logs
         .iter()
         .map(|log| {
             let cut = if log.truncated { " (the end)" } else { "" };
             format!("=== {} / {}{cut}\n{}\n", log.task, log.step, log.tail.trim_end_matches('\n'))
         })
         .collect();
+    let text = pages.concat();
     format.text(text.trim_end_matches('\n'))
 }

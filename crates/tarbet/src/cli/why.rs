@@ -1,5 +1,7 @@
 //! `tarbet why ID`: the story of one request, hop by hop.
 
+use std::fmt::Write;
+
 use clap::Args;
 use reqwest::Method;
 use tarbet_reach::story::StoryView;
@@ -43,7 +45,7 @@ fn tell(story: &StoryView) -> String {
         format!("Request {id} at gateway `{gateway}`, {began}\n  `{principal}` asked `{site}` for {wants}");
     for step in steps {
         let after = std::time::Duration::from_micros(step.after_us).as_secs_f64() * 1e3;
-        text.push_str(&format!("\n  {after:>10.3} ms  {}", step.what));
+        let _ = write!(text, "\n  {after:>10.3} ms  {}", step.what);
     }
     if steps.is_empty() {
         text.push_str("\n  nothing has happened yet");

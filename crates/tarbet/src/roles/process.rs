@@ -52,7 +52,7 @@ impl Process {
             drop(starting);
             tracing::info!(role, version = env!("CARGO_PKG_VERSION"), "Started.");
             let ended = process.supervisor.run(config.shutdown.deadline, || signals.clone().next()).await;
-            process.flush().await;
+            process.flush();
             tracing::info!(role, "Stopped.");
             ended
         })
@@ -86,7 +86,7 @@ impl Process {
         Ok(())
     }
 
-    async fn flush(&self) {
+    fn flush(&self) {
         let Some(traces) = &self.traces else { return };
         if let Err(error) = traces.flush() {
             tracing::warn!(error = %error, "The last spans could not be sent.");

@@ -19,7 +19,7 @@ async fn main() -> ExitCode {
     let mut tour = Tour::default();
     let walk = async {
         let binary = std::env::args_os().nth(1).map(PathBuf::from).context("usage: tour PATH-OF-TARBET")?;
-        walk(&mut tour, binary).await
+        Box::pin(walk(&mut tour, binary)).await
     };
     let ended = tokio::select! {
         ended = walk => ended,

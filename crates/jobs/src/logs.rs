@@ -205,10 +205,11 @@ fn tails(pieces: &[Piece], per_step: usize, total: usize) -> Vec<StepLog> {
     let mut tails: Vec<StepLog> = Vec::new();
     for piece in pieces.iter().rev() {
         let (tail, truncated) = end_of(&piece.text, per_step.min(left));
-        left = left.saturating_sub(tail.len());
-        if tail.is_empty() && (truncated || piece.text.is_empty()) {
+        // What is left of a step that got too little room may be a bare end of line: that says nothing.
+        if tail.trim().is_empty() && (truncated || piece.text.is_empty()) {
             continue;
         }
+        left = left.saturating_sub(tail.len());
         tails.push(StepLog { task: clip(&piece.task, 253), step: clip(&piece.step, 253), tail, truncated });
     }
     tails.reverse();

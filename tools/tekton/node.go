@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/retry"
 	"knative.dev/pkg/signals"
 )
 
@@ -75,23 +76,27 @@ func (n *nodeServer) register(ctx context.Context, port int32) error {
 	if _, err := n.client.CoreV1().Nodes().Create(ctx, object, meta.CreateOptions{}); err != nil && !errors.IsAlreadyExists(err) {
 		return err
 	}
-	found, err := n.client.CoreV1().Nodes().Get(ctx, n.name, meta.GetOptions{})
-	if err != nil {
-		return err
-	}
 	room := core.ResourceList{
 		core.ResourceCPU: resource.MustParse("1000"), core.ResourceMemory: resource.MustParse("1000Gi"),
 		core.ResourcePods: resource.MustParse("2000"), core.ResourceEphemeralStorage: resource.MustParse("1000Gi"),
 	}
 	now := meta.Now()
-	found.Status = core.NodeStatus{
+	status := core.NodeStatus{
 		Capacity: room, Allocatable: room,
 		Conditions:      []core.NodeCondition{{Type: core.NodeReady, Status: core.ConditionTrue, Reason: "Ready", LastHeartbeatTime: now, LastTransitionTime: now}},
 		Addresses:       []core.NodeAddress{{Type: core.NodeInternalIP, Address: "127.0.0.1"}, {Type: core.NodeHostName, Address: n.name}},
 		DaemonEndpoints: core.NodeDaemonEndpoints{KubeletEndpoint: core.DaemonEndpoint{Port: port}},
 	}
-	_, err = n.client.CoreV1().Nodes().UpdateStatus(ctx, found, meta.UpdateOptions{})
-	return err
+	// The cluster's own controllers write to a new node as well.
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		found, err := n.client.CoreV1().Nodes().Get(ctx, n.name, meta.GetOptions{})
+		if err != nil {
+			return err
+		}
+		found.Status = status
+		_, err = n.client.CoreV1().Nodes().UpdateStatus(ctx, found, meta.UpdateOptions{})
+		return err
+	})
 }
 
 // renew keeps the lease without which the node would be tainted within a minute.

@@ -7,6 +7,7 @@
 //! Start from [`plan`] for what is decided, and from [`wire`] for how it is spoken.
 
 pub mod cloud;
+pub mod clouds;
 pub mod config;
 pub mod controller;
 pub mod error;

@@ -6,5 +6,7 @@ mod it {
     mod crash;
     mod local;
     mod orchestrator;
+    #[expect(dead_code, reason = "the stand-ins of clouds come next")]
+    mod sim;
     mod tags;
 }

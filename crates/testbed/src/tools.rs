@@ -61,6 +61,12 @@ pub(crate) async fn istio() -> Result<PathBuf> {
     installed("istio", || home.join("istioctl").is_file().then(|| home.clone())).await
 }
 
+/// Helm.
+pub(crate) async fn helm() -> Result<PathBuf> {
+    let program = cache()?.join("helm/helm");
+    installed("helm", || program.is_file().then(|| program.clone())).await
+}
+
 /// Envoy.
 pub(crate) async fn envoy() -> Result<PathBuf> {
     let program = cache()?.join("envoy/envoy");

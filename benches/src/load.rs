@@ -1,120 +1,191 @@
-//! A load generator and a backend of the plainest HTTP/1.1, so that they cost little themselves.
+//! A load generator and a backend of the plainest HTTP/1.1, so that they cost little themselves:
+//! one thread each, as an event loop.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use anyhow::{Context, Result, anyhow, ensure};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::TlsConnector;
+
+const BUFFER: usize = 4096;
 
 /// What a request is sent to.
 #[derive(Clone)]
 pub(crate) struct Aim {
     pub(crate) address: SocketAddr,
     pub(crate) request: Arc<[u8]>,
-    pub(crate) tls: Option<TlsConnector>,
 }
 
 impl Aim {
     /// GET `path`, with these headers.
     pub(crate) fn get(address: SocketAddr, path: &str, headers: &str) -> Self {
         let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\n{headers}\r\n");
-        Self { address, request: request.into_bytes().into(), tls: None }
-    }
-
-    /// The same over TLS, trusting this authority.
-    pub(crate) fn trusting(mut self, authority_pem: &[u8]) -> Result<Self> {
-        let mut roots = rustls::RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(authority_pem) {
-            roots.add(certificate.map_err(|error| anyhow::anyhow!("{error}"))?)?;
-        }
-        let config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-        self.tls = Some(TlsConnector::from(Arc::new(config)));
-        Ok(self)
+        Self { address, request: request.into_bytes().into() }
     }
 }
 
 /// What a run of requests gave.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Outcome {
     pub(crate) per_second: f64,
-    pub(crate) p50: Duration,
-    pub(crate) p99: Duration,
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+    pub(crate) p999: f64,
     pub(crate) requests: u64,
+}
+
+impl Outcome {
+    fn of(mut times: Vec<Duration>, elapsed: Duration) -> Result<Self> {
+        ensure!(!times.is_empty(), "no request was answered");
+        times.sort_unstable();
+        let micros = |share: f64| {
+            let index = ((times.len() - 1) as f64 * share) as usize;
+            times[index].as_secs_f64() * 1e6
+        };
+        Ok(Self {
+            per_second: times.len() as f64 / elapsed.as_secs_f64(),
+            p50: micros(0.5),
+            p99: micros(0.99),
+            p999: micros(0.999),
+            requests: times.len() as u64,
+        })
+    }
+}
+
+/// Runs a future on an event loop of its own in a thread of its own.
+pub(crate) async fn alone<T, F>(work: impl FnOnce() -> F + Send + 'static) -> Result<T>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>>,
+{
+    let thread = tokio::task::spawn_blocking(move || {
+        tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work())
+    });
+    thread.await?
 }
 
 /// Keeps `connections` busy for `time` with one request after another.
 pub(crate) async fn keep_alive(aim: &Aim, connections: usize, time: Duration) -> Result<Outcome> {
-    let begun = Instant::now();
-    let until = begun + time;
-    let tasks: Vec<_> = (0..connections).map(|_| tokio::spawn(one_connection(aim.clone(), until))).collect();
+    let aim = aim.clone();
+    alone(move || async move {
+        // Connections are made before the clock starts.
+        let mut streams = Vec::new();
+        for _ in 0..connections {
+            let mut stream = aim.connect().await?;
+            one_request(&mut stream, &aim.request, &mut vec![0; BUFFER]).await?;
+            streams.push(stream);
+        }
+        let begun = Instant::now();
+        let until = begun + time;
+        let tasks: Vec<_> = streams
+            .into_iter()
+            .map(|mut stream| {
+                let request = Arc::clone(&aim.request);
+                tokio::spawn(async move {
+                    let (mut times, mut buffer) = (Vec::new(), vec![0; BUFFER]);
+                    while Instant::now() < until {
+                        let begun = Instant::now();
+                        one_request(&mut stream, &request, &mut buffer).await?;
+                        times.push(begun.elapsed());
+                    }
+                    anyhow::Ok(times)
+                })
+            })
+            .collect();
+        Outcome::of(gather(tasks).await?, begun.elapsed())
+    })
+    .await
+}
+
+/// `clients` who connect, ask once and hang up, again and again for `time`.
+pub(crate) async fn connecting(aim: &Aim, clients: usize, time: Duration) -> Result<Outcome> {
+    let aim = aim.clone();
+    alone(move || async move {
+        let begun = Instant::now();
+        let until = begun + time;
+        let one = |aim: Aim| async move {
+            let (mut times, mut buffer) = (Vec::new(), vec![0; BUFFER]);
+            while Instant::now() < until {
+                let begun = Instant::now();
+                let mut stream = aim.connect().await?;
+                one_request(&mut stream, &aim.request, &mut buffer).await?;
+                times.push(begun.elapsed());
+            }
+            anyhow::Ok(times)
+        };
+        let tasks: Vec<_> = (0..clients).map(|_| tokio::spawn(one(aim.clone()))).collect();
+        Outcome::of(gather(tasks).await?, begun.elapsed())
+    })
+    .await
+}
+
+async fn gather(tasks: Vec<tokio::task::JoinHandle<Result<Vec<Duration>>>>) -> Result<Vec<Duration>> {
     let mut times = Vec::new();
     for task in tasks {
         times.extend(task.await??);
     }
-    let elapsed = begun.elapsed().as_secs_f64();
-    times.sort_unstable();
-    let at = |share: f64| times.get((times.len() as f64 * share) as usize).copied().unwrap_or_default();
-    ensure!(!times.is_empty(), "no request was answered");
-    Ok(Outcome {
-        per_second: times.len() as f64 / elapsed,
-        p50: at(0.5),
-        p99: at(0.99),
-        requests: times.len() as u64,
-    })
-}
-
-async fn one_connection(aim: Aim, until: Instant) -> Result<Vec<Duration>> {
-    let tcp = TcpStream::connect(aim.address).await.context("connect")?;
-    tcp.set_nodelay(true)?;
-    match &aim.tls {
-        None => requests(tcp, &aim.request, until).await,
-        Some(tls) => {
-            let name = ServerName::try_from("localhost")?;
-            requests(tls.connect(name, tcp).await.context("TLS")?, &aim.request, until).await
-        }
-    }
-}
-
-async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
-    mut stream: S,
-    request: &[u8],
-    until: Instant,
-) -> Result<Vec<Duration>> {
-    let mut times = Vec::new();
-    let mut buffer = vec![0; 16 * 1024];
-    while Instant::now() < until {
-        let begun = Instant::now();
-        stream.write_all(request).await?;
-        stream.flush().await?;
-        read_response(&mut stream, &mut buffer).await?;
-        times.push(begun.elapsed());
-    }
     Ok(times)
 }
 
+/// Bytes a second that `streams` downloads get together.
+pub(crate) async fn download(aim: &Aim, streams: usize, time: Duration) -> Result<f64> {
+    let aim = aim.clone();
+    alone(move || async move {
+        let one = |aim: Aim| async move {
+            let mut stream = aim.connect().await?;
+            stream.write_all(&aim.request).await?;
+            let mut buffer = vec![0; 256 * 1024];
+            ensure!(stream.read(&mut buffer).await? > 0, "the download did not begin");
+            // Windows and buffers fill before the clock starts.
+            let (begun, mut bytes) = (Instant::now() + time / 4, 0);
+            loop {
+                let read = stream.read(&mut buffer).await?;
+                ensure!(read > 0, "the download ended early");
+                let now = Instant::now();
+                if now >= begun {
+                    bytes += read;
+                }
+                if now >= begun + time {
+                    return Ok(bytes as f64 / (now - begun).as_secs_f64());
+                }
+            }
+        };
+        let tasks: Vec<_> = (0..streams).map(|_| tokio::spawn(one(aim.clone()))).collect();
+        let mut total = 0.0;
+        for task in tasks {
+            total += task.await??;
+        }
+        Ok(total)
+    })
+    .await
+}
+
+impl Aim {
+    async fn connect(&self) -> Result<TcpStream> {
+        let stream = TcpStream::connect(self.address).await.context("connect")?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+}
+
+async fn one_request(stream: &mut TcpStream, request: &[u8], buffer: &mut [u8]) -> Result<()> {
+    stream.write_all(request).await?;
+    read_response(stream, buffer).await
+}
+
 /// Reads one response with a Content-Length, and insists that it is a 200.
-async fn read_response<S: AsyncRead + Unpin>(stream: &mut S, buffer: &mut [u8]) -> Result<()> {
+async fn read_response(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<()> {
     let mut filled = 0;
     loop {
         let read = stream.read(&mut buffer[filled..]).await?;
         ensure!(read > 0, "the connection ended early");
         filled += read;
-        let head = &buffer[..filled];
-        let Some(end) = head.windows(4).position(|window| window == b"\r\n\r\n") else { continue };
-        let text = std::str::from_utf8(&head[..end])?.to_ascii_lowercase();
-        ensure!(text.starts_with("http/1.1 200"), "{}", text.lines().next().unwrap_or_default());
-        let length = text
-            .lines()
-            .find_map(|line| line.strip_prefix("content-length:"))
-            .unwrap_or(" 0")
-            .trim()
-            .parse::<usize>()?;
-        while filled < end + 4 + length {
+        let Some(end) = end_of_head(&buffer[..filled]) else { continue };
+        ensure!(buffer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&buffer[..end]));
+        let length = content_length(&buffer[..end]);
+        while filled < end + length {
             let read = stream.read(&mut buffer[filled..]).await?;
             ensure!(read > 0, "the connection ended early");
             filled += read;
@@ -123,37 +194,81 @@ async fn read_response<S: AsyncRead + Unpin>(stream: &mut S, buffer: &mut [u8]) 
     }
 }
 
-/// A backend that answers every request with the same few bytes.
-pub(crate) async fn backend() -> Result<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?;
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                // A connection that breaks is the affair of the one who measures.
-                let _ = answer(stream).await;
-            });
-        }
+/// Where a head ends, the empty line included.
+fn end_of_head(bytes: &[u8]) -> Option<usize> {
+    bytes.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4)
+}
+
+fn content_length(head: &[u8]) -> usize {
+    const NAME: &[u8] = b"content-length:";
+    let lines = head.split(|byte| *byte == b'\n');
+    let mut values = lines.filter_map(|line| {
+        let (name, value) = line.split_at_checked(NAME.len())?;
+        name.eq_ignore_ascii_case(NAME).then(|| String::from_utf8_lossy(value).trim().parse().ok())?
     });
-    Ok(address)
+    values.next().unwrap_or_default()
+}
+
+/// A backend in a thread of its own: every request gets the same few bytes, `/bulk` bytes without end.
+pub(crate) async fn backend() -> Result<SocketAddr> {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async move {
+            let listener = tokio::net::TcpSocket::new_v4()?;
+            listener.set_reuseaddr(true)?;
+            listener.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+            let listener: TcpListener = listener.listen(4096)?;
+            tell.send(listener.local_addr()?).map_err(|_| anyhow!("nobody waits for the backend"))?;
+            loop {
+                let (stream, _) = listener.accept().await?;
+                // A connection that breaks is the affair of the one who measures.
+                tokio::spawn(async move { answer(stream).await.ok() });
+            }
+            #[expect(unreachable_code, reason = "it gives the block its type")]
+            anyhow::Ok(())
+        })
+    });
+    Ok(told.await?)
 }
 
 async fn answer(mut stream: TcpStream) -> Result<()> {
     const ANSWER: &[u8] =
         b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{\"hello\":\"you\"}";
+    const BULK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 100000000000000\r\n\r\n";
     stream.set_nodelay(true)?;
-    let mut buffer = vec![0; 16 * 1024];
-    let mut filled = 0;
+    let (mut buffer, mut filled) = (vec![0; 2048], 0);
     loop {
         let read = stream.read(&mut buffer[filled..]).await?;
         if read == 0 {
             return Ok(());
         }
         filled += read;
-        while let Some(end) = buffer[..filled].windows(4).position(|window| window == b"\r\n\r\n") {
+        while let Some(end) = end_of_head(&buffer[..filled]) {
+            if buffer.starts_with(b"GET /bulk") {
+                stream.write_all(BULK).await?;
+                let block = vec![b'x'; 256 * 1024];
+                loop {
+                    stream.write_all(&block).await?;
+                }
+            }
             stream.write_all(ANSWER).await?;
-            buffer.copy_within(end + 4..filled, 0);
-            filled -= end + 4;
+            buffer.copy_within(end..filled, 0);
+            filled -= end;
         }
+        ensure!(filled < buffer.len(), "a head that is too long");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_are_read_as_they_are_written() {
+        let head = b"HTTP/1.1 200 OK\r\nA: b\r\ncontent-LENGTH: 15\r\n\r\nrest";
+        assert_eq!(end_of_head(head), Some(head.len() - 4));
+        assert_eq!(content_length(head), 15);
+        assert_eq!(content_length(b"HTTP/1.1 200 OK\r\n\r\n"), 0);
     }
 }

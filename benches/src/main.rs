@@ -2,18 +2,45 @@
 //!
 //! Everything runs on loopback and in bounded loops. Rows are repeated in turn and medians are
 //! taken, so that a busy moment of the machine falls on all rows alike. Nothing here decides
-//! whether a build is good: times are reported, never asserted.
+//! whether a build is good: figures are reported beside their marks, never asserted.
+//!
+//! A capability adds one file with `measure(&Bench) -> Result<Vec<Section>>` and one line to [`PARTS`]
+//! and [`measure`]. Each part has its own JSON in the report's folder, and the page is made from all
+//! of them, so one part can be measured again alone: `bench TARBET docs reach`.
 
 mod cpu;
+mod figure;
 mod load;
+mod page;
 mod peers;
+mod plot;
 mod reach;
-mod report;
 mod store;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+
+use figure::{Part, Section};
+
+/// What is measured, in the order of the page.
+const PARTS: [&str; 2] = ["reach", "store"];
+
+async fn measure(part: &str, bench: &Bench) -> Result<Vec<Section>> {
+    match part {
+        "reach" => reach::measure(bench).await,
+        "store" => store::measure(bench).await,
+        other => bail!("there is no part `{other}`; there are {}", PARTS.join(", ")),
+    }
+}
+
+/// What every part is given.
+pub(crate) struct Bench {
+    /// The program that is measured.
+    pub(crate) binary: PathBuf,
+    /// How much is measured.
+    pub(crate) scale: Scale,
+}
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy)]
@@ -26,14 +53,43 @@ pub(crate) struct Scale {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let mut args = std::env::args_os().skip(1);
-    let binary = args.next().map(PathBuf::from).context("usage: bench PATH-OF-TARBET REPORT-FOLDER")?;
-    let folder = args.next().map(PathBuf::from).context("usage: bench PATH-OF-TARBET REPORT-FOLDER")?;
+    const USAGE: &str = "usage: bench PATH-OF-TARBET REPORT-FOLDER [PART...]";
+    let mut args = std::env::args().skip(1);
+    let binary = args.next().map(PathBuf::from).context(USAGE)?;
+    let folder = args.next().map(PathBuf::from).context(USAGE)?;
+    let wanted: Vec<String> = args.collect();
     let quick = std::env::var_os("QUICK").is_some_and(|quick| !quick.is_empty() && quick != "0");
-    let scale = if quick { Scale { rounds: 3, seconds: 2 } } else { Scale { rounds: 5, seconds: 6 } };
+    let scale = if quick { Scale { rounds: 3, seconds: 1 } } else { Scale { rounds: 5, seconds: 4 } };
+    let bench = Bench { binary, scale };
 
-    let mut report = report::Report::new(scale);
-    reach::measure(&mut report, &binary, scale).await?;
-    store::measure(&mut report, scale).await?;
-    report.write(&folder)
+    let mut failed = Vec::new();
+    for part in
+        PARTS.iter().map(ToString::to_string).filter(|part| wanted.is_empty() || wanted.contains(part))
+    {
+        let begun = std::time::Instant::now();
+        // One part that fails takes no other's figures.
+        match measure(&part, &bench).await {
+            Ok(sections) => keep(&folder, &Part::new(&part, scale, sections))?,
+            Err(error) => failed.push(format!("{part}: {error:#}")),
+        }
+        say(&format!("{part}: {:.0} s", begun.elapsed().as_secs_f64()));
+    }
+    page::write(&folder, &PARTS)?;
+    if failed.is_empty() { Ok(()) } else { bail!("{}", failed.join("; ")) }
+}
+
+fn keep(folder: &Path, part: &Part) -> Result<()> {
+    let folder = folder.join("benchmarks");
+    std::fs::create_dir_all(&folder)?;
+    std::fs::write(folder.join(format!("{}.json", part.name)), serde_json::to_vec_pretty(part)?)?;
+    for (file, picture) in plot::pictures(part) {
+        std::fs::write(folder.join(file), picture)?;
+    }
+    Ok(())
+}
+
+/// Tells the person who waits how far it is.
+#[expect(clippy::print_stderr, reason = "progress of a program that people run")]
+pub(crate) fn say(text: &str) {
+    eprintln!("bench: {text}");
 }

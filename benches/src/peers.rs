@@ -1,44 +1,64 @@
-//! What people would use instead, from Debian's packages.
+//! What people would use instead, each as it is set up by those who use it: TLS between its two ends,
+//! plain text towards the user.
+
+mod frp;
+mod haproxy;
+mod rathole;
+mod ssh;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
 
-use anyhow::Result;
-use tarbet_testbed::{Authority, Folder, Lease, Process, Program, Subject, eventually};
+use anyhow::{Context, Result};
+use tarbet_testbed::{Folder, Lease, Process, eventually};
 
-/// HAProxy on both sides with mutual TLS between: the hops of a tunnel, without being one.
-pub(crate) struct TwoHaproxies {
-    _folder: Folder,
-    _ports: Lease,
-    pub(crate) processes: [Process; 2],
+/// A tunnel of somebody else's that leads to the backend.
+pub(crate) struct Tunnel {
+    pub(crate) name: &'static str,
+    /// Where users come in.
     pub(crate) address: SocketAddr,
+    /// Its processes, the public side first.
+    pub(crate) processes: Vec<Process>,
+    _kept: (Folder, Lease),
 }
 
-impl TwoHaproxies {
-    pub(crate) async fn start(backend: SocketAddr) -> Result<Self> {
-        let (folder, ports) = (Folder::new("haproxy")?, Lease::block(2)?);
-        let authority = Authority::new("bench")?;
-        let issued = authority.issue(&Subject::loopback("bench"))?;
-        let pem = folder.write("pair.pem", &format!("{}{}", issued.certificate, issued.key))?;
-        let ca = folder.write("ca.pem", authority.pem())?;
-        let (near, far) = (ports.port(0), ports.port(1));
-        let common = "global\n  nbthread 1\ndefaults\n  mode http\n  timeout connect 5s\n  timeout client 60s\n  timeout server 60s\n  http-reuse always\n";
-        let (pem, ca) = (pem.display(), ca.display());
-        let gateway = format!(
-            "{common}frontend in\n  bind 127.0.0.1:{near}\n  default_backend out\nbackend out\n  \
-             server far 127.0.0.1:{far} ssl verify required ca-file {ca} crt {pem} sni str(localhost)\n"
-        );
-        let agent = format!(
-            "{common}frontend in\n  bind 127.0.0.1:{far} ssl crt {pem} ca-file {ca} verify required\n  default_backend out\nbackend out\n  \
-             server backend {backend}\n"
-        );
-        let start = |name: &str, config: &str| -> Result<Process> {
-            let file = folder.write(&format!("{name}.cfg"), config)?;
-            Process::start(&folder, name, Program::new("/usr/sbin/haproxy").args(["-db", "-f"]).arg(file))
-        };
-        let processes = [start("haproxy-agent", &agent)?, start("haproxy-gateway", &gateway)?];
-        let address = SocketAddr::from(([127, 0, 0, 1], near));
-        eventually(std::time::Duration::from_secs(10), "haproxy", || tokio::net::TcpStream::connect(address))
-            .await?;
-        Ok(Self { _folder: folder, _ports: ports, processes, address })
+impl Tunnel {
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        self.processes.iter().map(Process::pid).collect()
     }
+}
+
+/// Every peer, with a way to the backend.
+pub(crate) async fn all(backend: SocketAddr) -> Result<Vec<Tunnel>> {
+    Ok(vec![
+        frp::start(frp::Mode::Tcp, backend).await.context("frp")?,
+        frp::start(frp::Mode::Http, backend).await.context("frp in HTTP mode")?,
+        rathole::start(backend).await.context("rathole")?,
+        ssh::start(backend).await.context("ssh -R")?,
+        haproxy::start(backend).await.context("haproxy")?,
+    ])
+}
+
+/// A program that `tools/install` built.
+fn built(path: &str) -> Result<PathBuf> {
+    let cache = match std::env::var_os("TARBET_CACHE") {
+        Some(cache) => PathBuf::from(cache),
+        None => PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?).join(".cache/tarbet"),
+    };
+    Ok(cache.join(path))
+}
+
+/// Waits until the whole way to the backend works.
+async fn working(address: SocketAddr) -> Result<()> {
+    let aim = crate::load::Aim::get(address, "/version", "");
+    eventually(Duration::from_secs(30), "a peer", || async {
+        crate::load::keep_alive(&aim, 1, Duration::from_millis(1)).await.map(drop)
+    })
+    .await?;
+    Ok(())
+}
+
+fn local(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
 }

@@ -9,37 +9,35 @@ use anyhow::Result;
 use tarbet_store::{Clock, RedbConfig, RedisConfig, Store, StoreConfig, TableName};
 use tarbet_testbed::{Folder, Redis};
 
-use crate::Scale;
-use crate::report::{Report, median};
+use crate::Bench;
+use crate::figure::{Figure, Section};
 
 const WRITERS: usize = 64;
 
-pub(crate) async fn measure(report: &mut Report, scale: Scale) -> Result<()> {
+pub(crate) async fn measure(bench: &Bench) -> Result<Vec<Section>> {
     let (folder, redis) = (Folder::new("store-bench")?, Redis::start().await?);
     let redb = StoreConfig::Redb(RedbConfig { path: folder.path().join("bench.redb") });
     let shared = StoreConfig::Redis(Box::new(RedisConfig::at(redis.url().parse()?)));
-    let time = Duration::from_secs(scale.seconds);
-    let mut rates: Vec<(&str, Vec<f64>)> = vec![
-        ("a file synced for each write", vec![]),
-        ("memory", vec![]),
-        ("redb", vec![]),
-        ("redis", vec![]),
-    ];
+    let time = Duration::from_secs(bench.scale.seconds);
     let stores = [
-        tarbet_store::open(&StoreConfig::Memory {}, Clock::system()).await?,
-        tarbet_store::open(&redb, Clock::system()).await?,
-        tarbet_store::open(&shared, Clock::system()).await?,
+        ("memory", tarbet_store::open(&StoreConfig::Memory {}, Clock::system()).await?),
+        ("redb", tarbet_store::open(&redb, Clock::system()).await?),
+        ("redis", tarbet_store::open(&shared, Clock::system()).await?),
     ];
-    for _ in 0..scale.rounds {
-        rates[0].1.push(synced_file(&folder, time)?);
-        for (row, store) in stores.iter().enumerate() {
-            rates[row + 1].1.push(commits(store, time).await?);
+    let mut synced = Vec::new();
+    let mut rates = vec![Vec::new(); stores.len()];
+    for _ in 0..bench.scale.rounds {
+        synced.push(synced_file(&folder, time)?);
+        for ((_, store), rates) in stores.iter().zip(&mut rates) {
+            rates.push(commits(store, time).await?);
         }
     }
-    for (name, runs) in rates {
-        report.store(name, median(runs.into_iter()));
+    let mut section =
+        Section::new("Commits", "64 writers; beside a program that syncs a file for each write.");
+    for ((name, _), rates) in stores.iter().zip(rates) {
+        section.push(Figure::new(*name, "commits/s", rates).beside("synced file", synced.iter().copied()));
     }
-    Ok(())
+    Ok(vec![section])
 }
 
 async fn commits(store: &Store, time: Duration) -> Result<f64> {

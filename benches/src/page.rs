@@ -1,0 +1,130 @@
+//! BENCHMARKS.md, made from the JSON of every part that was ever measured.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::figure::{Figure, Mark, Part, Section, median, spread};
+use crate::plot;
+
+/// Writes the page from the parts in `folder`/benchmarks, and prints it.
+#[expect(clippy::print_stdout, reason = "the person who ran it wants to read it")]
+pub(crate) fn write(folder: &Path, parts: &[&str]) -> Result<()> {
+    let mut page = String::from(
+        "# Benchmarks\n\nWritten by `make bench`; do not edit. Everything shares one machine: load, backend, peers \
+         and the product. Rows are measured in turn; a figure is the median of its rounds, the spread is (largest - \
+         smallest) / median. A ratio compares with the peer in the same run. `make bench QUICK=1` takes minutes \
+         and is rougher. The numbers behind the page are in [benchmarks/](benchmarks/).\n",
+    );
+    for part in parts {
+        let file = folder.join("benchmarks").join(format!("{part}.json"));
+        let Ok(bytes) = std::fs::read(&file) else { continue };
+        let part: Part = serde_json::from_slice(&bytes).with_context(|| file.display().to_string())?;
+        write_part(&mut page, &part)?;
+    }
+    println!("{page}");
+    std::fs::write(folder.join("BENCHMARKS.md"), page)?;
+    Ok(())
+}
+
+fn write_part(page: &mut String, part: &Part) -> Result<()> {
+    let Part { name, machine, rounds, seconds, sections } = part;
+    writeln!(page, "\n## {name}\n\nMachine: {machine}. {rounds} rounds of {seconds} s.")?;
+    for section in sections {
+        let Section { title, note, figures } = section;
+        writeln!(page, "\n### {title}\n\n{note}\n")?;
+        writeln!(page, "| what | measured | spread | beside | mark |\n|---|--:|--:|---|---|")?;
+        for figure in figures {
+            writeln!(
+                page,
+                "| {} | {} {} | {:.0} % | {} | {} |",
+                figure.what,
+                number(figure.value()),
+                figure.unit,
+                spread(&figure.runs) * 100.0,
+                beside(figure),
+                marks(figure),
+            )?;
+        }
+        if plot::is_drawn(section) {
+            writeln!(page, "\n![{title}](benchmarks/{})", plot::file(part, section))?;
+        }
+    }
+    Ok(())
+}
+
+fn beside(figure: &Figure) -> String {
+    let peers = figure.peers.iter().map(|peer| {
+        let theirs = median(&peer.runs);
+        format!("{} {} ({:.2}×)", peer.name, number(theirs), figure.value() / theirs)
+    });
+    peers.collect::<Vec<_>>().join(", ")
+}
+
+fn marks(figure: &Figure) -> String {
+    let told = figure.marks.iter().map(|mark| {
+        let text = match mark {
+            Mark::AtLeast(limit) => format!("≥ {}", number(*limit)),
+            Mark::AtMost(limit) => format!("≤ {}", number(*limit)),
+            Mark::TimesPeer(peer, times) => format!("≥ {times}× {peer}"),
+            Mark::WithinPeer(peer, times) => format!("≤ {times}× {peer}"),
+            Mark::OverPeer(peer, more) => format!("≤ {peer} + {}", number(*more)),
+        };
+        let verdict = match figure.meets(mark) {
+            Some(true) => "met",
+            Some(false) => "**not met**",
+            None => "not compared",
+        };
+        format!("{text}: {verdict}")
+    });
+    told.collect::<Vec<_>>().join("; ")
+}
+
+/// Three digits that matter, and thousands apart.
+fn number(value: f64) -> String {
+    if !value.is_finite() {
+        return "-".to_owned();
+    }
+    let digits = if value.abs() >= 100.0 {
+        0
+    } else if value.abs() >= 10.0 {
+        1
+    } else {
+        2
+    };
+    let plain = format!("{value:.digits$}");
+    let (whole, rest) = plain.split_at(plain.find('.').unwrap_or(plain.len()));
+    let mut grouped = String::new();
+    for (index, digit) in whole.chars().enumerate() {
+        if index > 0 && digit.is_ascii_digit() && (whole.len() - index) % 3 == 0 && !grouped.ends_with('-') {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short_and_readable() {
+        for (value, text) in
+            [(1_234_567.8, "1,234,568"), (0.5, "0.50"), (12.34, "12.3"), (999.0, "999"), (-1234.0, "-1,234")]
+        {
+            assert_eq!(number(value), text);
+        }
+    }
+
+    #[test]
+    fn a_row_says_the_ratio_and_whether_the_mark_is_met() {
+        let figure = Figure::new("rate", "req/s", [30.0])
+            .beside("frp", [20.0])
+            .mark(Mark::TimesPeer("frp".into(), 1.6))
+            .mark(Mark::AtLeast(10.0));
+        assert_eq!(beside(&figure), "frp 20.0 (1.50×)");
+        assert_eq!(marks(&figure), "≥ 1.6× frp: **not met**; ≥ 10.0: met");
+    }
+}

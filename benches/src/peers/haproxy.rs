@@ -1,0 +1,36 @@
+//! HAProxy on both sides with mutual TLS between: the hops of a tunnel, without being one.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use tarbet_testbed::{Authority, Folder, Lease, Process, Program, Subject};
+
+use super::{Tunnel, local, working};
+
+const DEFAULTS: &str = "global\n  nbthread 1\ndefaults\n  mode http\n  timeout connect 5s\n  timeout client 60s\n  \
+                        timeout server 60s\n  http-reuse always\n";
+
+pub(super) async fn start(backend: SocketAddr) -> Result<Tunnel> {
+    let (folder, ports) = (Folder::new("haproxy")?, Lease::block(2)?);
+    let authority = Authority::new("bench")?;
+    let issued = authority.issue(&Subject::loopback("bench"))?;
+    let pem = folder.write("pair.pem", &format!("{}{}", issued.certificate, issued.key))?;
+    let ca = folder.write("ca.pem", authority.pem())?;
+    let (near, far) = (ports.port(0), ports.port(1));
+    let (pem, ca) = (pem.display(), ca.display());
+    let gateway = format!(
+        "{DEFAULTS}frontend in\n  bind 127.0.0.1:{near}\n  default_backend out\nbackend out\n  \
+         server far 127.0.0.1:{far} ssl verify required ca-file {ca} crt {pem} sni str(localhost)\n"
+    );
+    let agent = format!(
+        "{DEFAULTS}frontend in\n  bind 127.0.0.1:{far} ssl crt {pem} ca-file {ca} verify required\n  \
+         default_backend out\nbackend out\n  server backend {backend}\n"
+    );
+    let start = |name: &str, config: &str| -> Result<Process> {
+        let file = folder.write(&format!("{name}.cfg"), config)?;
+        Process::start(&folder, name, Program::new("/usr/sbin/haproxy").args(["-db", "-f"]).arg(file))
+    };
+    let processes = vec![start("haproxy-gateway", &gateway)?, start("haproxy-agent", &agent)?];
+    working(local(near)).await?;
+    Ok(Tunnel { name: "haproxy, two hops", address: local(near), processes, _kept: (folder, ports) })
+}

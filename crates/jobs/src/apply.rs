@@ -257,12 +257,12 @@ impl Shared {
 
     /// Removes the kept log of a request that is gone.
     pub(crate) async fn forget_log(&self, request: &Request) -> Result<(), JobError> {
-        let run = run_name(&request.key.remote, &request.uid);
+        let run = self.adopted.run_name(request);
         self.logs.forget(&run).await.map_err(|error| JobError::Local("remove the kept log", error))
     }
 
     fn run_of(&self, request: &Request) -> String {
-        format!("{}/{}", self.local.namespace, run_name(&request.key.remote, &request.uid))
+        format!("{}/{}", self.local.namespace, self.adopted.run_name(request))
     }
 
     fn count(&self, request: &Request, offer: String, phase: Phase, seconds: Option<f64>) {
@@ -306,7 +306,7 @@ impl Shared {
     }
 }
 
-fn keep(object: DynamicObject) -> Option<Run> {
+pub(crate) fn keep(object: DynamicObject) -> Option<Run> {
     let value = serde_json::to_value(object).ok()?;
     let guard: DeserializeGuard<PipelineRun> = serde_json::from_value(value).ok()?;
     Some(Run::keep(&guard))

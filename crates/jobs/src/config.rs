@@ -54,6 +54,9 @@ pub struct RemoteConfig {
     /// Instead: the site whose agent offers its API, reached through a gateway.
     #[serde(default)]
     pub site: Option<String>,
+    /// The keys of that site's agents (`sha256:…`); without any, the first that are seen are remembered.
+    #[serde(default)]
+    pub site_keys: Vec<String>,
 }
 
 /// What is kept of the logs of runs.
@@ -168,8 +171,11 @@ mod tests {
     #[test]
     fn mistakes_are_found_all_at_once() {
         assert!(Config::default().mistakes().is_empty());
-        let remote =
-            |name: &str| RemoteConfig { name: name.into(), site: Some("s".into()), kubeconfig: None };
+        let remote = |name: &str| RemoteConfig {
+            name: name.into(),
+            site: Some("s".into()),
+            ..RemoteConfig::default()
+        };
         let config = Config {
             workers: 0,
             remotes: vec![remote("a"), remote("a"), remote("b/c"), remote("")],

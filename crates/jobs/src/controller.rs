@@ -17,13 +17,13 @@ use tokio::sync::watch as channel;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::adopt::Adopted;
 use crate::config::{Config, LeaderElection};
 use crate::crd::InternalServicesConfigSpec;
 use crate::error::JobError;
 use crate::fair::{Turn, Turns};
 use crate::logs::Logs;
 use crate::metrics::JobMetrics;
-use crate::names::run_name;
 use crate::observe::{LocalSide, RemoteSide, Scope};
 use crate::plan::{PipelineSight, RunSight, Sight, Step, plan};
 use crate::request::{Key, Request};
@@ -114,6 +114,7 @@ impl Controller {
             remotes: remotes.collect(),
             queue: Queue::default(),
             turns: Mutex::default(),
+            adopted: Adopted::default(),
             logs: Logs::new(self.local.clone(), &self.config.namespace, self.config.logs.clone()),
             events: events(&self.local),
             remote_events: remote_events.unwrap_or_default(),
@@ -140,6 +141,7 @@ pub(crate) struct Shared {
     remotes: Vec<RemoteSide>,
     queue: Queue<Work>,
     turns: Mutex<Turns<Key>>,
+    pub(crate) adopted: Adopted,
     pub(crate) logs: Logs,
     pub(crate) events: Events,
     pub(crate) remote_events: HashMap<Arc<str>, Events>,
@@ -198,6 +200,7 @@ impl Shared {
                 let scope = scope.clone();
                 let stop = stop.clone();
                 async move {
+                    self.adopt_all(remote, &stop).await;
                     let tell = |change| self.request_changed(remote, &signal.heard(change, 0));
                     remote.watch(scope, tell, stop).await;
                 }
@@ -232,15 +235,14 @@ impl Shared {
             Change::Applied(request) => {
                 // Thousands may be over; most need nothing any more.
                 let idle = request.phase.is_final() && !request.deleting && !self.turns().knows(&request.key);
-                let run =
-                    || self.local.runs.get(&self.local.namespace, &run_name(&remote.name, &request.uid));
+                let run = || self.local.runs.get(&self.local.namespace, &self.adopted.run_name(request));
                 if !idle || run().is_some() {
                     self.queue.add(Work::Request(request.key.clone()));
                 }
             }
             Change::Deleted(request) => {
                 self.queue.add(Work::Request(request.key.clone()));
-                self.queue.add(Work::Stray(run_name(&remote.name, &request.uid)));
+                self.queue.add(Work::Stray(self.adopted.run_name(request)));
             }
             Change::Listed => {
                 for name in self
@@ -266,6 +268,7 @@ impl Shared {
 
     fn run_changed(&self, change: &Change<Run>) {
         let (Change::Applied(run) | Change::Deleted(run)) = change else { return };
+        self.adopted.note(run, matches!(change, Change::Deleted(_)));
         let Some(key) = &run.serves else { return };
         let Some(remote) = self.remote(key).filter(|remote| remote.requests.is_listed()) else { return };
         if Self::is_stray(remote, run) {
@@ -312,6 +315,9 @@ impl Shared {
                 self.release(key);
                 return Ok(Outcome::Done);
             };
+            if matches!(look.run, Asked::NotYet) && !request.phase.is_final() {
+                look.run = self.unseen_adopted(&request).await?;
+            }
             let step = self.next(&request, &look);
             if request.phase.is_final() || request.deleting {
                 self.release(key);
@@ -338,8 +344,17 @@ impl Shared {
         Ok(Outcome::Again(Duration::from_secs(1)))
     }
 
+    /// An adopted run that the watch has not shown yet: without it another one would be made.
+    async fn unseen_adopted(&self, request: &Request) -> Result<Asked<Arc<Run>>, JobError> {
+        let Some(name) = self.adopted.of(request) else { return Ok(Asked::NotYet) };
+        if self.local.runs.get(&self.local.namespace, &name).is_some() {
+            return Ok(Asked::NotYet);
+        }
+        Ok(self.local.run(&name).await?.map(Arc::new).into())
+    }
+
     fn next(&self, request: &Request, look: &Look) -> Step {
-        let seen = self.local.runs.get(&self.local.namespace, &run_name(&request.key.remote, &request.uid));
+        let seen = self.local.runs.get(&self.local.namespace, &self.adopted.run_name(request));
         let run = match (&look.run, &seen) {
             (Asked::Found(run), _) | (Asked::NotYet, Some(run)) => RunSight::Present(run),
             (Asked::Missing, _) => RunSight::Absent,
@@ -366,7 +381,7 @@ impl Shared {
         step: Step,
         look: &mut Look,
     ) -> Result<(), JobError> {
-        let run_name = run_name(&request.key.remote, &request.uid);
+        let run_name = self.adopted.run_name(request);
         let known = match &look.run {
             Asked::Found(run) => Some(Arc::clone(run)),
             Asked::Missing => None,
@@ -458,6 +473,10 @@ impl Shared {
 
     pub(crate) fn reached(&self, point: &str) {
         (self.reached)(point);
+    }
+
+    pub(crate) fn remote_count(&self) -> usize {
+        self.remotes.len()
     }
 
     fn remote(&self, key: &Key) -> Option<&RemoteSide> {

@@ -8,6 +8,7 @@
 //! `policy` judges, `plan` chooses the next step, `machine` says what is written, `fair` whose
 //! turn it is: all pure. `observe` watches both clusters and `apply` takes the steps.
 
+mod adopt;
 mod apply;
 pub mod client;
 mod config;

@@ -28,6 +28,8 @@ pub struct Order {
     pub params: BTreeMap<String, String>,
     /// The service account it runs as.
     pub service_account: Option<String>,
+    /// What its pods get besides.
+    pub pod_template: Option<serde_json::Value>,
     /// How long it may take.
     pub timeouts: Timeouts,
     /// Whether a pipeline we cannot look into gets the workspace.
@@ -88,6 +90,7 @@ pub fn judge(
         source: granted.source,
         params: wish.params,
         service_account,
+        pod_template: granted.offer.and_then(|offer| offer.pod_template.clone()),
         timeouts,
         workspace,
     })

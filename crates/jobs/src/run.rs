@@ -134,7 +134,10 @@ pub fn build(
         spec["params"] = json!(params);
     }
     if let Some(account) = &order.service_account {
-        spec["taskRunTemplate"] = json!({ "serviceAccountName": account });
+        spec["taskRunTemplate"]["serviceAccountName"] = json!(account);
+    }
+    if let Some(template) = &order.pod_template {
+        spec["taskRunTemplate"]["podTemplate"] = template.clone();
     }
     if order.timeouts != Timeouts::default() {
         spec["timeouts"] = json!(order.timeouts);

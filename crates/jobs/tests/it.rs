@@ -4,6 +4,7 @@
 
 #[cfg(test)]
 mod it {
+    mod adoption;
     mod child;
     mod crowd;
     mod deletion;
@@ -16,4 +17,5 @@ mod it {
     mod pipelines;
     mod rig;
     mod rights;
+    mod rotation;
 }

@@ -5,7 +5,7 @@ pub mod endpoint;
 mod explain;
 mod forward;
 mod glide;
-mod known_sites;
+pub mod known_sites;
 mod kube;
 mod mesh;
 mod pods;

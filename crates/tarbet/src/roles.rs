@@ -10,6 +10,7 @@ pub mod nets;
 pub mod node;
 pub mod plugin;
 pub mod process;
+pub mod site;
 pub mod store;
 pub mod tags;
 pub mod up;

@@ -98,9 +98,19 @@ pub struct Offer {
     /// The longest a run may take, such as `1h30m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<String>,
+    /// What the pods of its runs get, as Tekton's `podTemplate` has it: a node selector and
+    /// tolerations, say, that lead them to a virtual node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "any_object")]
+    pub pod_template: Option<serde_json::Value>,
     /// Whether a pipeline that a resolver finds gets the workspace; it cannot be looked at beforehand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<bool>,
+}
+
+/// Tekton knows what belongs there, and refuses what does not.
+fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({ "type": "object", "nullable": true, "x-kubernetes-preserve-unknown-fields": true })
 }
 
 /// A parameter that may be given.

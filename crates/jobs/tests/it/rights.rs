@@ -10,7 +10,7 @@ use tarbet_cluster::Source;
 use tarbet_jobs::machine::Phase;
 use tarbet_jobs::{Config, Controller, JobMetrics, LeaderElection, Remote};
 use tarbet_telemetry::{Health, Metrics};
-use tarbet_testbed::{ControlPlane, eventually};
+use tarbet_testbed::{ControlPlane, Folder, Helm, eventually};
 
 fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
@@ -19,14 +19,19 @@ fn deploy() -> PathBuf {
 #[test]
 fn the_files_in_deploy_are_the_definitions_of_the_code() {
     for definition in tarbet_jobs::crd::definitions() {
-        let file = deploy().join(format!("crds/{}.yaml", definition.metadata.name.clone().unwrap()));
+        let name = format!("{}.yaml", definition.metadata.name.clone().unwrap());
         let value = serde_json::to_value(&definition).unwrap();
-        if std::env::var_os("UPDATE_GOLDEN").is_some() {
-            std::fs::write(&file, serde_saphyr::to_string(&value).unwrap()).unwrap();
+        // A chart carries what it installs; the public side needs the requests alone.
+        let folders = ["crds", "helm/tarbet-jobs/crds", "helm/tarbet-jobs-remote/crds"];
+        let wanted = if name.starts_with("internalrequests") { &folders[..] } else { &folders[..2] };
+        for file in wanted.iter().map(|folder| deploy().join(folder).join(&name)) {
+            if std::env::var_os("UPDATE_GOLDEN").is_some() {
+                std::fs::write(&file, serde_saphyr::to_string(&value).unwrap()).unwrap();
+            }
+            let text = std::fs::read_to_string(&file).unwrap_or_default();
+            let kept: Value = serde_saphyr::from_str(&text).unwrap_or_default();
+            assert_eq!(kept, value, "{} is out of date: run this test with UPDATE_GOLDEN=1", file.display());
         }
-        let text = std::fs::read_to_string(&file).unwrap_or_default();
-        let kept: Value = serde_saphyr::from_str(&text).unwrap_or_default();
-        assert_eq!(kept, value, "{} is out of date: run this test with UPDATE_GOLDEN=1", file.display());
     }
 }
 
@@ -41,17 +46,74 @@ async fn the_whole_life_fits_into_the_least_rights() {
     let pair = clusters().await;
     let rig = Rig::new("rights").await;
     let (private, public) = (pair.private.kubectl(), pair.public.kubectl());
-    let file = |name: &str| deploy().join("jobs").join(name).display().to_string();
-    private.run(&["apply", "-n", &rig.namespace, "-f", &file("private.yaml")]).await.unwrap();
-    public.run(&["apply", "-f", &file("remote.yaml")]).await.unwrap();
-    public.run(&["create", "serviceaccount", "tarbet-jobs", "-n", &rig.tenant]).await.unwrap();
-    let account = format!("--serviceaccount={}:tarbet-jobs", rig.tenant);
-    for role in ["tarbet-jobs-requests", "tarbet-jobs-events"] {
-        let role_flag = format!("--clusterrole={role}");
-        public.run(&["create", "rolebinding", role, "-n", &rig.tenant, &role_flag, &account]).await.unwrap();
-    }
+    let folder = |name: &str| deploy().join("jobs").join(name).display().to_string();
+    let rights = deploy().join("jobs/private/rights.yaml").display().to_string();
+    private.run(&["apply", "-n", &rig.namespace, "-f", &rights]).await.unwrap();
+    public.run(&["apply", "-k", &folder("remote")]).await.unwrap();
+    let account = "--serviceaccount=tarbet-jobs:tarbet-jobs";
+    let bind = ["create", "rolebinding", "tarbet-jobs-events", "-n", &rig.tenant];
+    public.run(&[&bind[..], &["--clusterrole=tarbet-jobs-events", account]].concat()).await.unwrap();
     let local = as_account(&pair.private, &rig.namespace, "tarbet-jobs").await;
-    let remote = as_account(&pair.public, &rig.tenant, "tarbet-jobs").await;
+    let remote = as_account(&pair.public, "tarbet-jobs", "tarbet-jobs").await;
+    whole_life(&rig, local, remote).await;
+
+    // The rest of the private side is at least what an API server takes.
+    private.run(&["create", "namespace", "internal-services"]).await.unwrap();
+    private.run(&["apply", "-k", &folder("private")]).await.unwrap();
+    let shown = private.json(&["get", "deployment", "tarbet-jobs", "-n", "internal-services"]).await.unwrap();
+    assert_eq!(shown["spec"]["replicas"], 2);
+}
+
+#[tokio::test]
+async fn the_charts_of_both_sides_give_what_the_controller_needs() {
+    let pair = clusters().await;
+    let rig = Rig::new("charts").await;
+    let chart = |name: &str| deploy().join("helm").join(name).display().to_string();
+    let (here, there) = (Helm::on(&pair.private).await.unwrap(), Helm::on(&pair.public).await.unwrap());
+    // The public side: its own release name, so that two may stand side by side.
+    let (far, namespaces) = (chart("tarbet-jobs-remote"), format!("namespaces={{{}}}", rig.tenant));
+    let at = ["-n", &rig.tenant, "--skip-crds", "--set", &namespaces, "--set", "events=true"];
+    there.run(&[&["install", &rig.namespace, &far][..], &at].concat()).await.unwrap();
+    let near = chart("tarbet-jobs");
+    let values = json!({
+        "remotes": [{ "name": "public", "kubeconfigSecret": "public-kubeconfig" }],
+        "config": { "allowList": [rig.tenant], "watchScope": "allowed" },
+        "settings": { "workers": 4 },
+    });
+    let folder = Folder::new("charts").unwrap();
+    let file = folder.write("values.yaml", &values.to_string()).unwrap().display().to_string();
+    // The object that the test made is in the way of the chart's.
+    let kubectl = pair.private.kubectl();
+    kubectl.run(&["delete", "internalservicesconfig", "config", "-n", &rig.namespace]).await.unwrap();
+    let at = ["-n", &rig.namespace, "--skip-crds", "-f", &file];
+    here.run(&[&["install", "jobs", &near][..], &at].concat()).await.unwrap();
+    let map = kubectl.json(&["get", "configmap", "jobs", "-n", &rig.namespace]).await.unwrap();
+    let settings: Value = serde_saphyr::from_str(map["data"]["tarbet.yaml"].as_str().unwrap()).unwrap();
+    let settings: Config = serde_json::from_value(settings["jobs"].clone()).unwrap();
+    assert_eq!((settings.mistakes(), settings.workers, settings.leader_election.enabled), (vec![], 4, true));
+
+    let local = as_account(&pair.private, &rig.namespace, "jobs").await;
+    let remote = as_account(&pair.public, &rig.tenant, &rig.namespace).await;
+    whole_life(&rig, local, remote).await;
+    there.run(&["uninstall", &rig.namespace, "-n", &rig.tenant]).await.unwrap();
+    here.run(&["uninstall", "jobs", "-n", &rig.namespace]).await.unwrap();
+
+    // What the schema of the values does not know is refused before anything is made.
+    for wrong in [
+        json!({}),
+        json!({ "remotes": [{ "name": "x" }] }),
+        json!({ "remotes": [{ "name": "x", "site": "s", "kubeconfigSecret": "k" }] }),
+        json!({ "remotes": [{ "name": "x", "site": "s" }], "replica": 3 }),
+    ] {
+        let file = folder.write("wrong.yaml", &wrong.to_string()).unwrap().display().to_string();
+        assert!(here.run(&["template", "jobs", &near, "-f", &file]).await.is_err(), "{wrong}");
+    }
+}
+
+/// A request that succeeds, one that is refused, one that is deleted, and events on both sides,
+/// with two accounts that may do nothing else.
+async fn whole_life(rig: &Rig, local: Client, remote: Client) {
+    let pair = clusters().await;
     let config = Config {
         leader_election: LeaderElection { enabled: true, ..LeaderElection::default() },
         remote_events: true,
@@ -89,8 +151,8 @@ async fn the_whole_life_fits_into_the_least_rights() {
         anyhow::Ok(reasons)
     };
     let look = || async {
-        let here = told(private.clone(), rig.namespace.clone()).await?;
-        let there = told(public.clone(), rig.tenant.clone()).await?;
+        let here = told(pair.private.kubectl(), rig.namespace.clone()).await?;
+        let there = told(pair.public.kubectl(), rig.tenant.clone()).await?;
         anyhow::ensure!(here.contains(&"Created".to_owned()), "{here:?}");
         anyhow::ensure!(
             ["Running", "Succeeded", "Rejected"].iter().all(|reason| there.iter().any(|told| told == reason)),

@@ -7,7 +7,6 @@ use clap::Args;
 use tarbet_cluster::{Client, Source};
 use tarbet_jobs::{Config as JobsConfig, Controller, JobMetrics, Remote, RemoteConfig};
 use tarbet_link::{Body, Caller, Target};
-use tarbet_reach::names::SiteName;
 use tarbet_telemetry::codes::{ground, jobs};
 use tarbet_telemetry::{Coded, Problem, Stage, observe};
 
@@ -34,6 +33,10 @@ pub struct JobsArgs {
     /// Instead: the site whose agent offers that cluster's API, reached through a gateway
     #[arg(long, value_name = "SITE", conflicts_with = "remote_kubeconfig")]
     remote_site: Option<String>,
+    /// A key of that site's agent (sha256:…), as `tarbet site list -o json` shows it; may be repeated.
+    /// Without one the first that is seen is remembered
+    #[arg(long, value_name = "PIN", requires = "remote_site")]
+    remote_site_key: Vec<String>,
     /// The name of the remote, part of what makes a run unique; made from its URL or site if absent
     #[arg(long, value_name = "NAME")]
     remote_name: Option<String>,
@@ -92,7 +95,8 @@ fn merged(mut config: JobsConfig, args: &JobsArgs) -> Result<JobsConfig, Problem
     if args.remote_kubeconfig.is_some() || args.remote_site.is_some() {
         let (kubeconfig, site) = (args.remote_kubeconfig.clone(), args.remote_site.clone());
         let name = args.remote_name.clone().unwrap_or_default();
-        config.remotes = vec![RemoteConfig { name, kubeconfig, site }];
+        let site_keys = args.remote_site_key.clone();
+        config.remotes = vec![RemoteConfig { name, kubeconfig, site, site_keys }];
     }
     config.kubeconfig = args.kubeconfig.clone().or(config.kubeconfig);
     if let Some(namespace) = args.namespace.clone().filter(|namespace| !namespace.is_empty()) {
@@ -150,12 +154,8 @@ async fn reach(remote: &RemoteConfig, server: &ServerArgs) -> Result<Client, Pro
     let unusable = |cause: String| {
         Problem::new(&ground::CONFIG_INVALID, format!("The site `{site}` cannot be used.")).because(cause)
     };
-    let name: SiteName = site.parse().map_err(|error| unusable(format!("{error}")))?;
     let target = Target::service("kubernetes").map_err(|error| unusable(error.to_string()))?;
-    let server = server.connect()?;
-    let way =
-        tarbet_reach::client::Client::new(&server.url, server.token.clone(), server.ca_file.as_deref())?
-            .site(name);
+    let way = super::site::way(server, site, &remote.site_keys).await?;
     Ok(tarbet_cluster::connect_by(move |request| {
         let way = way.clone();
         let (mut parts, body) = request.into_parts();

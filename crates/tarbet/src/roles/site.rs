@@ -1,0 +1,47 @@
+//! A role's way to a site by its name alone: through a gateway, sealed up to the site's own agent.
+
+use std::sync::Arc;
+
+use tarbet_identity::{Pin, PinSet};
+use tarbet_reach::client::{Client, RemoteSite};
+use tarbet_reach::gateway::SiteView;
+use tarbet_reach::names::SiteName;
+use tarbet_telemetry::Problem;
+use tarbet_telemetry::codes::ground;
+
+use crate::cli::endpoint::ServerArgs;
+use crate::cli::known_sites;
+
+/// The way to a site. Only an agent with one of these keys is spoken to; without any, those that
+/// were seen first from this machine, else those that the gateway names now. Agents too old to
+/// have a key are reached through the gateway's own TLS only.
+pub async fn way(server: &ServerArgs, site: &str, keys: &[String]) -> Result<RemoteSite, Problem> {
+    let unusable = |cause: String| {
+        Problem::new(&ground::CONFIG_INVALID, format!("The site `{site}` cannot be used.")).because(cause)
+    };
+    let name: SiteName = site.parse().map_err(|error| unusable(format!("{error}")))?;
+    let pins: Result<Vec<Pin>, Problem> = keys
+        .iter()
+        .map(|key| key.parse::<Pin>().map_err(|error| unusable(format!("the key `{key}`: {error}"))))
+        .collect();
+    let pins = pins?;
+    let server = server.connect()?;
+    let way = Client::new(&server.url, server.token.clone(), server.ca_file.as_deref())?.site(name.clone());
+    let known = if pins.is_empty() {
+        let sites: Vec<SiteView> = server.ask(reqwest::Method::GET, "/v1/sites", None).await?;
+        let named = sites.into_iter().find(|site| site.name == name);
+        known_sites::keys(&server.url, &name, &named.map(|site| site.keys).unwrap_or_default(), false)?
+    } else {
+        Some(pins.into_iter().collect::<PinSet>())
+    };
+    match known {
+        Some(keys) => {
+            tracing::info!(site = %name, "The way to the site is sealed up to its agent.");
+            way.sealed(keys, Arc::new(|| None))
+        }
+        None => {
+            tracing::warn!(site = %name, "The site's agent has no key yet: the gateway could read what passes.");
+            Ok(way)
+        }
+    }
+}

@@ -5,9 +5,13 @@ mod cli;
 #[cfg(test)]
 mod console;
 #[cfg(test)]
+mod crossings;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod fuzz;
+#[cfg(test)]
+mod guides;
 #[cfg(test)]
 mod jobs;
 #[cfg(test)]

@@ -9,19 +9,32 @@ use tarbet_testbed::{
     ControlPlane, Folder, Kubectl, Lease, Process, Program, Tekton, eventually, shared_pair,
 };
 use tokio::process::Command;
+use tokio::sync::OnceCell;
 
-const SOON: Duration = Duration::from_mins(2);
+pub(crate) const SOON: Duration = Duration::from_mins(2);
 
-struct Flow {
-    folder: Folder,
-    namespace: String,
-    tenant: String,
-    private: Kubectl,
-    public: Kubectl,
+/// One tenant of a public cluster, and the namespace of a controller on a private one.
+pub(crate) struct Flow {
+    pub(crate) folder: Folder,
+    pub(crate) namespace: String,
+    pub(crate) tenant: String,
+    pub(crate) private: Kubectl,
+    pub(crate) public: Kubectl,
+}
+
+/// A private cluster with real Tekton, started by the first test that asks.
+pub(crate) async fn private_with_tekton() -> &'static ControlPlane {
+    static PLANE: OnceCell<(ControlPlane, Tekton)> = OnceCell::const_new();
+    let start = || async {
+        let plane = shared_pair().await.unwrap().private.beside("jobs-tekton").await.unwrap();
+        let tekton = Tekton::start(&plane).await.unwrap();
+        (plane, tekton)
+    };
+    &PLANE.get_or_init(start).await.0
 }
 
 impl Flow {
-    async fn new(private: &ControlPlane, public: &ControlPlane) -> Self {
+    pub(crate) async fn new(private: &ControlPlane, public: &ControlPlane) -> Self {
         let deploy = format!("{}/../../deploy/crds", env!("CARGO_MANIFEST_DIR"));
         for plane in [private, public] {
             let kubectl = plane.kubectl();
@@ -41,7 +54,7 @@ impl Flow {
         }
     }
 
-    async fn configure(&self, spec: Value) {
+    pub(crate) async fn configure(&self, spec: Value) {
         let config = json!({
             "apiVersion": "appstudio.redhat.com/v1alpha1", "kind": "InternalServicesConfig",
             "metadata": { "name": "config", "namespace": self.namespace }, "spec": spec,
@@ -49,7 +62,7 @@ impl Flow {
         self.private.apply(&config).await.unwrap();
     }
 
-    async fn pipeline(&self, name: &str, script: &str) {
+    pub(crate) async fn pipeline(&self, name: &str, script: &str) {
         let task = json!({ "name": "work", "params": [{ "name": "who", "value": "$(params.who)" }], "taskSpec": {
             "params": [{ "name": "who" }], "results": [{ "name": "said" }],
             "steps": [{ "name": "say", "image": "none", "env": [{ "name": "WHO", "value": "$(params.who)" }], "script": script }],
@@ -63,28 +76,34 @@ impl Flow {
         self.private.apply(&pipeline).await.unwrap();
     }
 
-    /// Starts `tarbet jobs` with these flags besides the usual ones.
-    async fn jobs(&self, args: &[&str]) -> (Process, String) {
+    /// Starts `tarbet jobs` with these flags besides the usual ones, and waits until it is ready.
+    pub(crate) async fn jobs(&self, args: &[&str]) -> (Process, String) {
+        let (mut process, url) = self.start_jobs(args);
+        let ready = || async {
+            reqwest::get(format!("{url}/readyz")).await.and_then(reqwest::Response::error_for_status)
+        };
+        process.ready(SOON, ready).await.unwrap();
+        (process, url)
+    }
+
+    /// The same without waiting until it is ready.
+    pub(crate) fn start_jobs(&self, args: &[&str]) -> (Process, String) {
         let ports = Lease::block(1).unwrap();
         let listen = format!("127.0.0.1:{}", ports.port(0));
         let program = Program::new(env!("CARGO_BIN_EXE_tarbet"))
             .args(["jobs", "--observability-listen", &listen, "--kubeconfig"])
             .arg(self.private.kubeconfig())
             .args(args)
-            .env("SERVICE_NAMESPACE", &self.namespace);
-        let mut process = Process::start(&self.folder, &format!("jobs-{}", ports.port(0)), program).unwrap();
-        let url = format!("http://{listen}");
-        let ready = || async {
-            reqwest::get(format!("{url}/readyz")).await.and_then(reqwest::Response::error_for_status)
-        };
-        process.ready(SOON, ready).await.unwrap();
+            .env("SERVICE_NAMESPACE", &self.namespace)
+            .env("TARBET_STATE", self.folder.path().join("state"));
+        let process = Process::start(&self.folder, &format!("jobs-{}", ports.port(0)), program).unwrap();
         // The port stays ours as long as the folder does.
         std::mem::forget(ports);
-        (process, url)
+        (process, format!("http://{listen}"))
     }
 
     /// Runs `tarbet request …` as the requester: exit code, output, error output.
-    async fn request(&self, args: &[&str]) -> (i32, String, String) {
+    pub(crate) async fn request(&self, args: &[&str]) -> (i32, String, String) {
         let output = Command::new(env!("CARGO_BIN_EXE_tarbet"))
             .arg("request")
             .args(args)
@@ -104,9 +123,7 @@ impl Flow {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_is_submitted_followed_and_read_with_the_binary() {
     let pair = shared_pair().await.unwrap();
-    let private = pair.private.beside("jobs-tekton").await.unwrap();
-    let _tekton = Tekton::start(&private).await.unwrap();
-    let flow = Flow::new(&private, &pair.public).await;
+    let flow = Flow::new(private_with_tekton().await, &pair.public).await;
     flow.configure(json!({ "allowList": [flow.tenant], "watchScope": "allowed" })).await;
     flow.pipeline("greet", "#!/bin/sh\necho token=abcdef\necho \"hello $WHO\"\nprintf 'hello %s' \"$WHO\" > $(results.said.path)").await;
     flow.pipeline("break", "#!/bin/sh\necho broken\nexit 3").await;

@@ -105,12 +105,14 @@ impl Shared {
     }
 
     async fn take_in(&self, run: &DynamicObject, request: &Request) -> Result<(), JobError> {
+        self.reached("before adopt");
         let written = tarbet_cluster::merge(
             &self.local.runs_dynamic(),
             &run.name_any(),
             &marks(&run.metadata, request),
         )
         .await;
+        self.reached("after adopt");
         match written {
             Ok(object) => {
                 if let Some(run) = crate::apply::keep(object) {

@@ -511,6 +511,7 @@ fn name(step: &Step) -> &'static str {
 /// Tells health how the watches of one cluster are doing: it is as well as the worst of them.
 struct Signal {
     part: Part,
+    name: String,
     // Why each of them fails, if it does.
     watches: Mutex<[Option<String>; 3]>,
 }
@@ -519,7 +520,7 @@ impl Signal {
     fn new(health: &Health, name: &str) -> Self {
         let part = health.part(name);
         part.starting("waiting for the first list");
-        Self { part, watches: Mutex::default() }
+        Self { part, name: name.to_owned(), watches: Mutex::default() }
     }
 
     /// Notes what watch number `index` said, and hands it on.
@@ -529,11 +530,19 @@ impl Signal {
             Change::Listed | Change::Back => None,
             Change::Applied(_) | Change::Deleted(_) => return change,
         };
-        let worst = {
+        let (failing, worst) = {
             let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+            let failing = watches.iter().flatten().next().is_some();
             watches[index] = state;
-            watches.iter().flatten().next().cloned()
+            (failing, watches.iter().flatten().next().cloned())
         };
+        match &worst {
+            Some(cause) if !failing => {
+                tracing::warn!(cluster = %self.name, cause, "Nothing is heard of the cluster; it is asked again.");
+            }
+            None if failing => tracing::info!(cluster = %self.name, "The cluster is heard of again."),
+            _ => {}
+        }
         match worst {
             Some(cause) => self.part.failing(cause),
             None => self.part.ready(),

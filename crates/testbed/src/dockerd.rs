@@ -6,7 +6,6 @@
 
 use std::{
     fs,
-    os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
     process::Stdio,
     sync::atomic::{AtomicU32, Ordering},
@@ -16,7 +15,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use tokio::{process::Command, time::timeout};
 
-use crate::{Folder, Process, ProcessId, Program, tools};
+use crate::{Folder, Process, ProcessId, Program, image, tools};
 
 /// The daemon starts containerd first; on a busy machine that takes its time.
 const READY: Duration = Duration::from_mins(1);
@@ -82,26 +81,8 @@ impl Dockerd {
 
     /// Makes the image `name`: a static busybox with all its applets in `/bin`.
     pub async fn shell_image(&self, name: &str) -> Result<()> {
-        let busybox = tools::busybox().await?;
         let root = self.folder.path().join("shell-image");
-        fs::create_dir_all(root.join("bin"))?;
-        fs::create_dir_all(root.join("etc"))?;
-        fs::create_dir_all(root.join("tmp"))?;
-        fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777))?;
-        fs::write(
-            root.join("etc/passwd"),
-            "root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n",
-        )?;
-        fs::write(root.join("etc/group"), "root:x:0:\nnogroup:x:65534:\n")?;
-        fs::copy(&busybox, root.join("bin/busybox")).context("copy busybox")?;
-        let applets =
-            Command::new(&busybox).arg("--list").output().await.context("list busybox's applets")?;
-        for applet in String::from_utf8_lossy(&applets.stdout).lines().filter(|applet| *applet != "busybox") {
-            let link = root.join("bin").join(applet);
-            if link.symlink_metadata().is_err() {
-                symlink("busybox", link)?;
-            }
-        }
+        image::shell(&root).await?;
         self.import(&root, name).await
     }
 

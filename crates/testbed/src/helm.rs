@@ -1,6 +1,10 @@
 //! The real Helm, by itself or bound to one control plane.
 
-use std::{path::PathBuf, process::Stdio, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail};
 use tokio::{process::Command, time::timeout};
@@ -26,6 +30,11 @@ impl Helm {
     /// One that installs on this control plane, as its administrator.
     pub async fn on(plane: &ControlPlane) -> Result<Self> {
         Ok(Self { kubeconfig: Some(plane.kubeconfig()), ..Self::alone().await? })
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Path {
+        &self.program
     }
 
     /// Runs it and returns its output; fails with its error output.

@@ -26,6 +26,11 @@ impl Kubectl {
         Self { program: program.to_owned(), kubeconfig, cache }
     }
 
+    /// The program whose first word `kubectl` makes it that.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// The kubeconfig it uses.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig

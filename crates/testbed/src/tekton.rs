@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result};
 use serde_json::json;
 
-use crate::{ControlPlane, Folder, Lease, Process, Program, Subject, eventually, tools};
+use crate::{ControlPlane, Folder, Lease, Process, Program, Subject, eventually, image, tools};
 
 /// Generous: compilers may share the cores.
 const READY: Duration = Duration::from_mins(2);
@@ -54,6 +54,25 @@ impl Tekton {
     /// The folder with the programs of Tekton's images, for those who make images of them.
     pub async fn programs() -> Result<PathBuf> {
         Ok(tools::tekton().await?.join("programs"))
+    }
+
+    /// The image that stands for all of Tekton's own, and that steps may name.
+    pub const IMAGE: &str = "tarbet.dev/tekton:v1.0.0";
+
+    /// Puts the files of [`Tekton::IMAGE`] below `root`: Tekton's programs and a shell.
+    pub async fn image_root(root: &Path) -> Result<()> {
+        image::shell(root).await?;
+        let (from, to) = (Self::programs().await?, root.join("ko-app"));
+        std::fs::create_dir_all(&to)?;
+        for entry in std::fs::read_dir(from)? {
+            let entry = entry?;
+            std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+        // Where it mounts things; a read-only root has no room to make them.
+        for folder in ["tekton", "workspace", "dev", "proc"] {
+            std::fs::create_dir_all(root.join(folder))?;
+        }
+        Ok(())
     }
 
     /// Installs it on the plane and starts it.

@@ -12,7 +12,7 @@ use tarbet_testbed::eventually;
 
 /// What the original leaves: its finalizer on the request, a run of a name of the API server's
 /// making, and then the run's name in the status.
-async fn in_flight(rig: &Rig, name: &str, marked: bool, labels: &[(&str, &str)]) -> String {
+pub async fn in_flight(rig: &Rig, name: &str, marked: bool, labels: &[(&str, &str)]) -> String {
     rig.submit(name, json!({ "request": "build" })).await;
     let hold = json!({ "metadata": { "finalizers": ["internal-services.appstudio.openshift.io/pipelinerun-cleanup"] } });
     rig.requests().patch(name, &PatchParams::default(), &Patch::Merge(&hold)).await.unwrap();

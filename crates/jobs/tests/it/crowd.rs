@@ -9,7 +9,7 @@ use tarbet_jobs::machine::Phase;
 
 #[tokio::test]
 async fn many_requests_at_once_have_one_run_and_one_end_each() {
-    let count = if effort() >= 10 { 200 } else { 30 };
+    let count = 200 * effort().div_ceil(10);
     let rig = Rig::new("crowd").await;
     let record = rig.record();
     let controller = rig.start();
@@ -28,5 +28,16 @@ async fn many_requests_at_once_have_one_run_and_one_end_each() {
     }
     let writes = rig.writes.load(Ordering::Relaxed);
     assert!(writes <= count * 3, "{writes} writes for {count} requests");
+    let page = rig.metrics.render().unwrap();
+    let labels =
+        format!(r#"{{request="build",namespace="{}",reason="Succeeded",succeeded="true"}}"#, rig.tenant);
+    for line in [
+        format!("internal_request_attempt_total{labels} {count}"),
+        format!("internal_request_attempt_duration_seconds_count{labels} {count}"),
+        "internal_request_attempt_concurrent_requests 0".to_owned(),
+        "tarbet_jobs_waiting_requests 0".to_owned(),
+    ] {
+        assert!(page.contains(&line), "{line} is missing in\n{page}");
+    }
     controller.stop().await;
 }

@@ -10,10 +10,12 @@ use tarbet_jobs::machine::Phase;
 use tarbet_testbed::{Folder, eventually, wait_for};
 
 /// The boundaries of a life from new to done.
-const LIFE: [&str; 15] = [
+const LIFE: [&str; 17] = [
     "before read config",
     "after read config",
+    "before read pipeline",
     "after read pipeline",
+    "before ask turn",
     "after ask turn",
     "before hold",
     "after hold",
@@ -28,8 +30,27 @@ const LIFE: [&str; 15] = [
     "after dismiss",
 ];
 /// The boundaries of a life that is cut short by its requester.
-const CUT_SHORT: [&str; 5] =
-    ["before cancel", "cancel: run cancelled", "dismiss: run deleted", "after cancel", "before let go"];
+const CUT_SHORT: [&str; 6] = [
+    "before cancel",
+    "cancel: run cancelled",
+    "dismiss: run deleted",
+    "after cancel",
+    "before let go",
+    "after let go",
+];
+/// The boundaries of other lives: refused, in line, kept for the administrators, taken over, lost.
+const OTHERS: [&str; 10] = [
+    "before reject",
+    "after reject",
+    "before mark queued",
+    "after mark queued",
+    "before leave",
+    "after leave",
+    "before adopt",
+    "after adopt",
+    "before read run",
+    "after read run",
+];
 
 fn orders(rig: &Rig, die_at: Option<&str>) -> Orders {
     Orders {
@@ -69,6 +90,76 @@ async fn killed_at_any_boundary_it_continues_with_one_run_and_one_end() {
         child.kill9().unwrap();
     };
     stream::iter(LIFE).map(one).buffer_unordered(3).collect::<Vec<()>>().await;
+}
+
+#[tokio::test]
+async fn killed_on_any_other_way_it_comes_to_the_same_end() {
+    let one = |point: &'static str| async move {
+        let rig = Rig::new("kill-other").await;
+        let record = rig.record();
+        let folder = Folder::new("jobs-child").unwrap();
+        let start = |point: Option<&str>, name: &str| orders(&rig, point).start(&folder, name);
+        let allowed = |more: serde_json::Value| {
+            let mut spec = json!({ "allowList": [rig.tenant], "watchScope": "allowed" });
+            spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            spec
+        };
+        let (mut doomed, expected, runs) = match point {
+            "before reject" | "after reject" => {
+                let doomed = start(Some(point), "doomed");
+                rig.submit("r", json!({ "request": "nothing" })).await;
+                (doomed, Phase::Rejected, 0)
+            }
+            "before mark queued" | "after mark queued" => {
+                let offers = json!([{ "pipeline": "build", "concurrency": 1 }]);
+                rig.configure(allowed(json!({ "offers": offers }))).await;
+                let doomed = start(Some(point), "doomed");
+                rig.submit("first", json!({ "request": "build" })).await;
+                rig.run_of("first").await;
+                rig.submit("r", json!({ "request": "build" })).await;
+                (doomed, Phase::Succeeded, 1)
+            }
+            "before leave" | "after leave" => {
+                rig.configure(allowed(json!({ "debug": true }))).await;
+                let doomed = start(Some(point), "doomed");
+                rig.submit("r", json!({ "request": "build" })).await;
+                let run = rig.run_of("r").await.name_any();
+                rig.finish(&run, true, &[]).await;
+                (doomed, Phase::Succeeded, 1)
+            }
+            "before adopt" | "after adopt" => {
+                super::adoption::in_flight(&rig, "r", true, &[]).await;
+                (start(Some(point), "doomed"), Phase::Succeeded, 1)
+            }
+            _ => {
+                let mut before = start(None, "before");
+                rig.submit("r", json!({ "request": "build" })).await;
+                rig.until("r", Phase::Running).await;
+                before.kill9().unwrap();
+                // By force, so that not even our finalizer keeps it.
+                let run = rig.run_of("r").await.name_any();
+                let none = json!({ "metadata": { "finalizers": [] } });
+                let params = kube::api::PatchParams::default();
+                rig.runs().patch(&run, &params, &kube::api::Patch::Merge(&none)).await.unwrap();
+                rig.runs().delete(&run, &DeleteParams::default()).await.unwrap();
+                (start(Some(point), "doomed"), Phase::Failed, 1)
+            }
+        };
+        wait_for(SOON, &format!("death {point}"), || doomed.exited().unwrap().is_some()).await.unwrap();
+        let mut next = start(None, "next");
+        let _tekton = rig.play_tekton();
+        rig.until("r", expected).await;
+        eventually(SOON, "the record to catch up", || async {
+            record.phases_of("r").last().is_some_and(|phase| phase.is_final())
+        })
+        .await
+        .unwrap();
+        assert_eq!(record.runs_of("r"), runs, "{point}");
+        let ends = record.phases_of("r").iter().filter(|phase| phase.is_final()).count();
+        assert_eq!(ends, 1, "{point}");
+        next.kill9().unwrap();
+    };
+    stream::iter(OTHERS).map(one).buffer_unordered(3).collect::<Vec<()>>().await;
 }
 
 #[tokio::test]

@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
+use tarbet_cluster::Client;
 use tarbet_jobs::client::{Requests, verdict, whole_log};
 use tarbet_jobs::crd::{InternalRequest, InternalRequestStatus};
 use tarbet_jobs::machine::Phase;
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::{cluster, ground};
 
+use super::endpoint::ServerArgs;
 use crate::output::Format;
-use crate::roles::jobs::{connect, source};
+use crate::roles::jobs::{by_site, connect, source};
 
 pub const EXAMPLES: &str = "Examples:
   tarbet request submit sign-image -p image=quay.io/a/b:c --wait
@@ -75,7 +77,7 @@ enum RequestCommand {
     },
     /// Print what its steps said
     #[command(
-        after_help = "Examples:\n  tarbet request logs build-x7k2p\n  tarbet request logs build-x7k2p --private-kubeconfig ~/.kube/private\n\nThe requester gets the end of each step's log. With a kubeconfig of the private cluster the whole\nlog is printed, also while the run goes on and after it was deleted."
+        after_help = "Examples:\n  tarbet request logs build-x7k2p\n  tarbet request logs build-x7k2p --private-kubeconfig ~/.kube/private\n\nThe requester gets the end of each step's log. With a kubeconfig of the private cluster, or the name\nof its site, the whole log is printed, also while the run goes on and after it was deleted."
     )]
     Logs {
         /// The request
@@ -83,6 +85,11 @@ enum RequestCommand {
         /// A kubeconfig of the private cluster
         #[arg(long, value_name = "FILE")]
         private_kubeconfig: Option<PathBuf>,
+        /// Instead: the site whose agent offers its API, reached through a gateway
+        #[arg(long, value_name = "SITE", conflicts_with = "private_kubeconfig")]
+        private_site: Option<String>,
+        #[command(flatten)]
+        server: ServerArgs,
     },
     /// Cancel a request: its run is ended, and both are deleted
     #[command(after_help = "Examples:\n  tarbet request cancel build-x7k2p")]
@@ -121,9 +128,14 @@ pub async fn run(args: RequestArgs, format: Format) -> Result<(), Problem> {
             format.rows(&headings, &keys, &rows)
         }
         RequestCommand::Show { name } => show(&requests.get(&name).await?, format),
-        RequestCommand::Logs { name, private_kubeconfig } => {
+        RequestCommand::Logs { name, private_kubeconfig, private_site, server } => {
             let request = requests.get(&name).await?;
-            logs(&request, private_kubeconfig, format).await
+            let private = match (private_kubeconfig, private_site) {
+                (Some(file), _) => Some(connect(&source(Some(&file))?).await?),
+                (None, Some(site)) => Some(by_site(&site, &[], &server).await?),
+                (None, None) => None,
+            };
+            logs(&request, private, format).await
         }
         RequestCommand::Cancel { name } => {
             requests.cancel(&name).await?;
@@ -258,7 +270,7 @@ fn show(request: &InternalRequest, format: Format) -> Result<(), Problem> {
     format.text(&lines.join("\n"))
 }
 
-async fn logs(request: &InternalRequest, private: Option<PathBuf>, format: Format) -> Result<(), Problem> {
+async fn logs(request: &InternalRequest, private: Option<Client>, format: Format) -> Result<(), Problem> {
     let name = request.metadata.name.as_deref().unwrap_or_default();
     let status = request.status.clone().unwrap_or_default();
     let nothing = |cause: &str| {
@@ -267,10 +279,9 @@ async fn logs(request: &InternalRequest, private: Option<PathBuf>, format: Forma
             .because(cause.to_owned())
             .advising(format!("`tarbet request show {name}` tells its state"))
     };
-    if let Some(private) = private {
+    if let Some(client) = private {
         let run = status.pipeline_run.as_deref().and_then(|run| run.split_once('/'));
         let (namespace, run) = run.ok_or_else(|| nothing("it has no run"))?;
-        let client = connect(&source(Some(&private))?).await?;
         let log = whole_log(client, namespace, run).await.map_err(|error| {
             Problem::new(&cluster::CLUSTER_UNREACHABLE, "The log cannot be read.")
                 .because(tarbet_cluster::describe(&error))

@@ -148,14 +148,18 @@ pub async fn connect(source: &Source) -> Result<Client, Problem> {
 
 /// The way to a remote: its kubeconfig, or the site that offers its API.
 async fn reach(remote: &RemoteConfig, server: &ServerArgs) -> Result<Client, Problem> {
-    let Some(site) = &remote.site else {
-        return connect(&Source::file(remote.kubeconfig.clone().unwrap_or_default())).await;
-    };
-    let unusable = |cause: String| {
-        Problem::new(&ground::CONFIG_INVALID, format!("The site `{site}` cannot be used.")).because(cause)
-    };
-    let target = Target::service("kubernetes").map_err(|error| unusable(error.to_string()))?;
-    let way = super::site::way(server, site, &remote.site_keys).await?;
+    match &remote.site {
+        Some(site) => by_site(site, &remote.site_keys, server).await,
+        None => connect(&Source::file(remote.kubeconfig.clone().unwrap_or_default())).await,
+    }
+}
+
+/// A client for the cluster whose API a site's agent offers. The agent is let in there, not we.
+pub async fn by_site(site: &str, keys: &[String], server: &ServerArgs) -> Result<Client, Problem> {
+    let target = Target::service("kubernetes").map_err(|error| {
+        Problem::new(&ground::INTERNAL, "The service cannot be named.").because(error.to_string())
+    })?;
+    let way = super::site::way(server, site, keys).await?;
     Ok(tarbet_cluster::connect_by(move |request| {
         let way = way.clone();
         let (mut parts, body) = request.into_parts();

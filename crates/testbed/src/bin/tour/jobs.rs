@@ -18,9 +18,9 @@ const KINDS: [&str; 2] = [
 
 /// What the chapter leaves running.
 pub(crate) struct Stage {
-    _public: ControlPlane,
+    pub(crate) public: ControlPlane,
+    pub(crate) controller: Agent,
     _tekton: Tekton,
-    _controller: Agent,
 }
 
 pub(crate) async fn walk(tour: &mut Tour, scene: &Scene) -> Result<Stage> {
@@ -134,7 +134,7 @@ pub(crate) async fn walk(tour: &mut Tour, scene: &Scene) -> Result<Stage> {
         },
     )
     .await?;
-    Ok(Stage { _public: public, _tekton: tekton, _controller: controller })
+    Ok(Stage { public, controller, _tekton: tekton })
 }
 
 fn offer() -> [Value; 2] {

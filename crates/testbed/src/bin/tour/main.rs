@@ -3,6 +3,7 @@
 //! Each step prints the command a user would type, what it proves and how long it took. The tour
 //! ends with a count; whatever it started ends with it.
 
+mod crossings;
 mod jobs;
 mod pods;
 mod reach;
@@ -30,8 +31,9 @@ async fn main() -> ExitCode {
 
 async fn walk(tour: &mut Tour, binary: PathBuf) -> Result<()> {
     let reach = reach::walk(tour, &binary).await?;
-    let _jobs = jobs::walk(tour, &reach).await?;
-    let _pods = pods::walk(tour, &reach).await?;
+    let jobs = jobs::walk(tour, &reach).await?;
+    let pods = pods::walk(tour, &reach).await?;
+    let _crossings = crossings::walk(tour, &reach, jobs, &pods).await?;
     if std::env::var_os("KEEP").is_some_and(|keep| !keep.is_empty() && keep != "0") {
         reach.stay().await;
     }

@@ -14,7 +14,7 @@ const SOON: Duration = Duration::from_mins(2);
 
 /// What the chapter leaves running.
 pub(crate) struct Edge {
-    _docker: Dockerd,
+    pub(crate) docker: Dockerd,
     _roles: [Agent; 3],
     _ports: Lease,
 }
@@ -138,7 +138,7 @@ pub(crate) async fn walk(tour: &mut Tour, scene: &Scene) -> Result<Edge> {
         Ok(((), format!("containers left: {}", left.lines().count())))
     })
     .await?;
-    Ok(Edge { _docker: docker, _roles: roles, _ports: ports })
+    Ok(Edge { docker, _roles: roles, _ports: ports })
 }
 
 fn pod() -> serde_json::Value {

@@ -14,7 +14,7 @@ pub(crate) struct Scene {
     _redis: Redis,
     pub(crate) plane: ControlPlane,
     pub(crate) product: Product,
-    gateway: Gateway,
+    pub(crate) gateway: Gateway,
     _agent: Agent,
 }
 

@@ -1,0 +1,3 @@
+//! Where two capabilities meet: what none of them can do alone.
+
+mod jobs;

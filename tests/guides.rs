@@ -34,7 +34,7 @@ fn read(page: &str) -> (Vec<Shown>, Vec<(String, String)>) {
         let block: Vec<&str> = lines.by_ref().take_while(|line| !line.starts_with("```")).collect();
         if kind == "yaml"
             && let Some(name) = block.first().and_then(|first| first.strip_prefix("# "))
-            && name.ends_with(".yaml")
+            && Path::new(name).extension().is_some_and(|kind| kind == "yaml")
         {
             files.push((name.to_owned(), block.join("\n") + "\n"));
         }

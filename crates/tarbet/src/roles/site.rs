@@ -34,14 +34,11 @@ pub async fn way(server: &ServerArgs, site: &str, keys: &[String]) -> Result<Rem
     } else {
         Some(pins.into_iter().collect::<PinSet>())
     };
-    match known {
-        Some(keys) => {
-            tracing::info!(site = %name, "The way to the site is sealed up to its agent.");
-            way.sealed(keys, Arc::new(|| None))
-        }
-        None => {
-            tracing::warn!(site = %name, "The site's agent has no key yet: the gateway could read what passes.");
-            Ok(way)
-        }
+    if let Some(keys) = known {
+        tracing::info!(site = %name, "The way to the site is sealed up to its agent.");
+        way.sealed(keys, Arc::new(|| None))
+    } else {
+        tracing::warn!(site = %name, "The site's agent has no key yet: the gateway could read what passes.");
+        Ok(way)
     }
 }

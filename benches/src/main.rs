@@ -10,6 +10,7 @@
 
 mod cpu;
 mod figure;
+mod jobs;
 mod load;
 mod page;
 mod peers;
@@ -24,11 +25,12 @@ use anyhow::{Context, Result, bail};
 use figure::{Part, Section};
 
 /// What is measured, in the order of the page.
-const PARTS: [&str; 2] = ["reach", "store"];
+const PARTS: [&str; 3] = ["reach", "jobs", "store"];
 
 async fn measure(part: &str, bench: &Bench) -> Result<Vec<Section>> {
     match part {
         "reach" => reach::measure(bench).await,
+        "jobs" => jobs::measure(bench).await,
         "store" => store::measure(bench).await,
         other => bail!("there is no part `{other}`; there are {}", PARTS.join(", ")),
     }

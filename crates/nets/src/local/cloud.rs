@@ -5,7 +5,6 @@ use std::net::Ipv4Addr;
 
 use async_trait::async_trait;
 use ipnet::{IpNet, Ipv4Net};
-use sha2::{Digest, Sha256};
 
 use super::state::{Hub, Machine, MachineName, Network, NetworkName, Peer, Tunnel};
 use super::{Local, names, require_root, wan};
@@ -13,6 +12,7 @@ use crate::cloud::{Cloud, Held, Need, NewConnections, NewGateway, NewResource, O
 use crate::controller::ConnectRequest;
 use crate::error::Error;
 use crate::model::{Created, Deployment, Flags, Mapping, Rule};
+use crate::plan::bgp::agreed;
 use crate::plan::connect::Gateway;
 use crate::plan::rule;
 use crate::plan::target::{Map, Owner};
@@ -366,11 +366,8 @@ impl Cloud for Local {
         deployment: &Deployment,
         cloud: &str,
     ) -> Result<Vec<Ipv4Addr>, Error> {
-        let (low, high) = if *self.name < *cloud { (&*self.name, cloud) } else { (cloud, &*self.name) };
-        let hash = Sha256::digest(format!("{low} {high} {}", deployment.namespace).as_bytes());
-        let number = u32::from(u16::from_be_bytes([hash[0], hash[1]]) % 10_000);
-        let base = 0xa9fe_0000 + number * 4;
-        let inside = Ipv4Addr::from(base + if low == self.name { 1 } else { 2 });
+        let inside = agreed(&self.name, cloud, &deployment.namespace, 1);
+        let inside = *inside.first().ok_or_else(|| Error::Internal("no address inside the tunnel".into()))?;
         let _turn = self.shape.lock().await;
         let hub = {
             let mut state = self.lock();

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 /// Azure takes only these link-local addresses for BGP.
 const AZURE: (u32, u32) = (0xa9fe_1500, 0xa9fe_16fc);
@@ -34,6 +35,22 @@ pub fn unused(tunnels: usize, azure: bool, used: &BTreeSet<Ipv4Addr>) -> Option<
         .map(|base| Ends { a: Ipv4Addr::from(base + 1), b: Ipv4Addr::from(base + 2) })
         .collect();
     (ends.len() == tunnels).then_some(ends)
+}
+
+/// The first generation's way: both ends reckon the same networks of four from their names, and the
+/// lower name takes the first host of each.
+pub fn agreed(own: &str, other: &str, namespace: &str, tunnels: usize) -> Vec<Ipv4Addr> {
+    let (low, high) = if own < other { (own, other) } else { (other, own) };
+    let hash = Sha256::digest(format!("{low} {high} {namespace}").as_bytes());
+    let number = u32::from(u16::from_be_bytes([hash[0], hash[1]]));
+    let (first, last) = if low == "azure" || high == "azure" { AZURE } else { OTHERS };
+    // Below the metadata service, which is at the end of the first 10,000.
+    let room = ((last - first) / 4 + 1).min(10_000);
+    (0..tunnels)
+        .filter_map(|tunnel| u32::try_from(tunnel).ok())
+        .map(|tunnel| first + (number + tunnel) % room * 4)
+        .map(|base| Ipv4Addr::from(base + if low == own { 1 } else { 2 }))
+        .collect()
 }
 
 #[cfg(test)]
@@ -68,5 +85,17 @@ mod tests {
                 || ends.a < address("169.254.169.252"))
         );
         assert!(unused(16384, false, &BTreeSet::new()).is_none());
+    }
+
+    #[test]
+    fn both_ends_reckon_the_same() {
+        for (a, b) in [("east", "west"), ("azure", "local"), ("gcp", "azure")] {
+            let (near, far) = (agreed(a, b, "default", 2), agreed(b, a, "default", 2));
+            for (near, far) in near.iter().zip(&far) {
+                assert_eq!((u32::from(*near) ^ u32::from(*far)), 3, "the two middle hosts of one network");
+            }
+        }
+        let azure = agreed("azure", "local", "default", 2);
+        assert!(azure.iter().all(|ip| (AZURE.0..AZURE.1 + 4).contains(&u32::from(*ip))), "{azure:?}");
     }
 }

@@ -1,0 +1,133 @@
+//! Azure: virtual networks, network security groups, peerings and VPN gateways through its Resource
+//! Manager.
+//!
+//! All names are made of the namespace and what they are for, so that whoever asks again after a crash
+//! finds what is there already. Nothing is kept outside of Azure but tags too long for a description.
+
+mod arm;
+mod attach;
+mod cloud;
+mod credentials;
+mod describe;
+mod drift;
+mod machine;
+mod names;
+mod network;
+mod rules;
+mod vpn;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use self::arm::Arm;
+use self::credentials::Credentials;
+pub use self::credentials::{Environment, Identity};
+use self::names::Group;
+use super::auth::Bearer;
+use super::pace::Clock;
+use super::rest::{self, Rest};
+use crate::cloud::Policy;
+use crate::controller::Controller;
+use crate::error::Error;
+use crate::model::{Deployment, Flags};
+use crate::turns::Turns;
+
+/// Settings of Azure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct AzureConfig {
+    /// Its Resource Manager; sovereign clouds have their own.
+    pub endpoint: String,
+    /// Where the identity comes from.
+    pub identity: Identity,
+    /// Azure's command line, for those who logged in with it.
+    pub az: String,
+    /// Where VPN gateways are made.
+    pub gateway_location: String,
+    /// What this cloud does for anybody.
+    pub policy: Policy,
+}
+
+impl Default for AzureConfig {
+    fn default() -> Self {
+        Self {
+            endpoint: "https://management.azure.com".into(),
+            identity: Identity::default(),
+            az: "az".into(),
+            gateway_location: "westus2".into(),
+            policy: Policy::default(),
+        }
+    }
+}
+
+/// Azure as a cloud.
+pub struct Azure {
+    name: String,
+    config: AzureConfig,
+    arm: Arm,
+    controller: Arc<dyn Controller>,
+    /// One at a time for each namespace's networks, gateway, and each permit list.
+    turns: Turns,
+    flags: Mutex<Flags>,
+    /// Where resources may be, learned from what is asked.
+    places: Mutex<BTreeSet<Deployment>>,
+}
+
+impl Azure {
+    /// A client of Azure. Nothing is asked of it yet.
+    pub fn open(
+        name: &str,
+        config: &AzureConfig,
+        environment: Environment,
+        controller: Arc<dyn Controller>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, Error> {
+        let base = rest::endpoint("azure.endpoint", &config.endpoint)?;
+        let credentials =
+            Credentials::new(config.identity, environment, &config.az, &config.endpoint, clock.clone())?;
+        let rest = Rest::new(name, Arc::new(Bearer::new(credentials, clock.clone())), clock)?;
+        Ok(Self {
+            name: name.into(),
+            config: AzureConfig { gateway_location: names::location(&config.gateway_location), ..config.clone() },
+            arm: Arm::new(rest, base),
+            controller,
+            turns: Turns::default(),
+            flags: Mutex::default(),
+            places: Mutex::default(),
+        })
+    }
+
+    /// Reads where a deployment is, and remembers it.
+    fn group(&self, deployment: &Deployment) -> Result<Group, Error> {
+        let group = Group::parse("deployment", &deployment.id)?;
+        lock(&self.places).insert(Deployment { id: group.id().into(), namespace: deployment.namespace.clone() });
+        Ok(group)
+    }
+
+    /// Where a resource is; its group must be one that the policy allows.
+    fn group_of(&self, namespace: &str, uri: &str) -> Result<Group, Error> {
+        let unknown = || Error::Resource { namespace: namespace.into(), resource: uri.into() };
+        let group = Group::of(uri).ok_or_else(unknown)?;
+        let allowed = self.config.policy.deployments.as_ref();
+        if allowed.is_some_and(|allowed| !allowed.iter().any(|id| id.eq_ignore_ascii_case(group.id()))) {
+            return Err(Error::Policy {
+                what: format!("the deployment `{}`", group.id()),
+                why: "it is none of those listed".into(),
+            });
+        }
+        Ok(group)
+    }
+
+    /// The places of a namespace, or of all.
+    fn places(&self, namespace: &str) -> Vec<Deployment> {
+        let places = lock(&self.places);
+        places.iter().filter(|place| namespace.is_empty() || place.namespace == namespace).cloned().collect()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

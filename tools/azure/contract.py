@@ -23,7 +23,7 @@ CLUSTERS = (
 
 # The builder of each request, and the model of its body.
 WANTED = [
-    (NETWORK, "virtual_networks", {"list": None, "get": None, "delete": None, "create_or_update": "VirtualNetwork"}),
+    (NETWORK, "virtual_networks", {"list": None, "get": None, "delete": None, "create_or_update": "VirtualNetwork", "update_tags": "TagsObject"}),
     (NETWORK, "subnets", {"get": None, "delete": None, "create_or_update": "Subnet"}),
     (NETWORK, "virtual_network_peerings",
      {"list": None, "get": None, "delete": None, "create_or_update": "VirtualNetworkPeering"}),

@@ -5,5 +5,6 @@
 //! [`rest`] is how all of them talk, [`pace`] how long they wait, [`auth`] how they say who they are.
 
 pub mod auth;
+pub mod azure;
 pub mod pace;
 pub mod rest;

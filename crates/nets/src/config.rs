@@ -103,6 +103,8 @@ pub struct CloudConfig {
     pub orchestrator: ListenConfig,
     /// The local cloud.
     pub local: crate::local::LocalConfig,
+    /// Azure.
+    pub azure: crate::clouds::azure::AzureConfig,
 }
 
 impl Default for CloudConfig {
@@ -110,6 +112,7 @@ impl Default for CloudConfig {
         Self {
             orchestrator: ListenConfig { host: "127.0.0.1".into(), port: 8081 },
             local: crate::local::LocalConfig::default(),
+            azure: crate::clouds::azure::AzureConfig::default(),
         }
     }
 }

@@ -2,11 +2,11 @@
 
 #[cfg(test)]
 mod it {
+    mod azure;
     mod bed;
     mod crash;
     mod local;
     mod orchestrator;
-    #[expect(dead_code, reason = "the stand-ins of clouds come next")]
     mod sim;
     mod tags;
 }

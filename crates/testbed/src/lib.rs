@@ -53,3 +53,4 @@ pub use redis::{Persistence, Redis, RedisOptions, TlsMode};
 pub use sentinel::{SentinelOptions, Sentinels};
 pub use slurm::{Slurm, SlurmOptions};
 pub use tekton::Tekton;
+pub use tools::vendor_python;

@@ -73,6 +73,12 @@ pub(crate) async fn envoy() -> Result<PathBuf> {
     installed("envoy", || program.is_file().then(|| program.clone())).await
 }
 
+/// Python with a cloud's own SDK, such as `azure`; the parts of `tools/install` are called so.
+pub async fn vendor_python(part: &str) -> Result<PathBuf> {
+    let python = cache()?.join(part).join("venv/bin/python");
+    installed(part, || python.is_file().then(|| python.clone())).await
+}
+
 /// Where built programs are.
 fn cache() -> Result<PathBuf> {
     match (env::var_os("TARBET_CACHE"), env::var_os("HOME")) {

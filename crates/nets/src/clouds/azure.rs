@@ -91,7 +91,10 @@ impl Azure {
         let rest = Rest::new(name, Arc::new(Bearer::new(credentials, clock.clone())), clock)?;
         Ok(Self {
             name: name.into(),
-            config: AzureConfig { gateway_location: names::location(&config.gateway_location), ..config.clone() },
+            config: AzureConfig {
+                gateway_location: names::location(&config.gateway_location),
+                ..config.clone()
+            },
             arm: Arm::new(rest, base),
             controller,
             turns: Turns::default(),
@@ -103,7 +106,8 @@ impl Azure {
     /// Reads where a deployment is, and remembers it.
     fn group(&self, deployment: &Deployment) -> Result<Group, Error> {
         let group = Group::parse("deployment", &deployment.id)?;
-        lock(&self.places).insert(Deployment { id: group.id().into(), namespace: deployment.namespace.clone() });
+        lock(&self.places)
+            .insert(Deployment { id: group.id().into(), namespace: deployment.namespace.clone() });
         Ok(group)
     }
 

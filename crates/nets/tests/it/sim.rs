@@ -93,6 +93,14 @@ pub(crate) trait Vendor: Send + 'static {
     fn answer(&mut self, seen: &Seen, clock: &SimClock) -> Reply;
     /// How this cloud words an error.
     fn error(&self, status: u16, message: &str) -> Value;
+    /// Whether a request is of the client that is tried; others are never disturbed, nor counted.
+    fn counts(&self, _seen: &Seen) -> bool {
+        true
+    }
+    /// Whether the answer to this request never comes, though it was carried out.
+    fn cuts(&mut self, _seen: &Seen) -> bool {
+        false
+    }
     /// Whether a request changes something (and is no question about an operation).
     fn changes(&self, seen: &Seen) -> bool {
         seen.method != Method::GET
@@ -219,10 +227,13 @@ async fn serve<V: Vendor>(
     let (reply, lost) = {
         let mut inner = shared.inner.lock().unwrap();
         let number = inner.counted;
-        inner.counted += 1;
-        inner.seen.push(seen.clone());
-        let every = |n: usize| n != 0 && number % n == n - 1;
-        let lost = inner.faults.cut_at == Some(number);
+        let counts = inner.vendor.counts(&seen);
+        if counts {
+            inner.counted += 1;
+            inner.seen.push(seen.clone());
+        }
+        let every = |n: usize| counts && n != 0 && number % n == n - 1;
+        let lost = counts && inner.faults.cut_at == Some(number);
         if every(inner.faults.throttle_every) {
             (
                 Reply::new(429, inner.vendor.error(429, "rate limit exceeded")).header("retry-after", "3"),
@@ -233,6 +244,7 @@ async fn serve<V: Vendor>(
             (Reply::new(400, inner.vendor.error(400, &message)), false)
         } else {
             let reply = inner.vendor.answer(&seen, &shared.clock);
+            let lost = lost || inner.vendor.cuts(&seen);
             let failed = every(inner.faults.fail_every);
             (if failed { Reply::new(503, inner.vendor.error(503, "backend error")) } else { reply }, lost)
         }

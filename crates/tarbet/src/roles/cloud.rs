@@ -4,8 +4,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
-use tarbet_nets::cloud::Guarded;
-use tarbet_nets::controller::RemoteController;
+use tarbet_nets::cloud::{Cloud, Guarded};
+use tarbet_nets::clouds::azure::{Azure, Environment};
+use tarbet_nets::clouds::pace::System;
+use tarbet_nets::config::CloudConfig;
+use tarbet_nets::controller::{Controller, RemoteController};
 use tarbet_nets::local::Local;
 use tarbet_nets::role::cloud;
 use tarbet_store::Clock;
@@ -22,6 +25,10 @@ pub const EXAMPLES: &str = "Examples:
   sudo tarbet cloud local --name east --listen 127.0.0.1:8097 --orchestrator 127.0.0.1:8081
   sudo tarbet cloud local --remove                   takes away all it ever made";
 
+const AZURE_EXAMPLES: &str = "Examples:
+  az login && tarbet cloud azure
+  AZURE_TENANT_ID=… AZURE_CLIENT_ID=… AZURE_CLIENT_SECRET=… tarbet cloud azure --listen 127.0.0.1:8083";
+
 const OBSERVE_AT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8092);
 
 #[derive(Debug, Subcommand)]
@@ -29,6 +36,19 @@ pub enum CloudCommand {
     /// Networks and machines of this machine's own kernel, with real packets; needs root
     #[command(after_help = EXAMPLES)]
     Local(LocalArgs),
+    /// Azure, through its Resource Manager; as a service principal, a managed identity or whoever did `az login`
+    #[command(after_help = AZURE_EXAMPLES)]
+    Azure(PublicArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct PublicArgs {
+    /// Address of the plugin; each cloud has a port of its own
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+    /// The orchestrator's gRPC listener
+    #[arg(long, value_name = "ADDR")]
+    orchestrator: Option<SocketAddr>,
 }
 
 #[derive(Debug, Args)]
@@ -51,7 +71,41 @@ pub struct LocalArgs {
 }
 
 pub fn run(config: Config, command: CloudCommand, format: Format) -> Result<(), Problem> {
-    let CloudCommand::Local(args) = command;
+    match command {
+        CloudCommand::Local(args) => local(config, args, format),
+        CloudCommand::Azure(args) => public(&config, &args, "azure", 8083, |settings, controller| {
+            let environment = Environment::read(|name| std::env::var(name).ok());
+            let azure = Azure::open("azure", &settings.azure, environment, controller, System::shared())?;
+            Ok(Arc::new(Guarded::new(settings.azure.policy.clone(), azure)))
+        }),
+    }
+}
+
+/// Serves a public cloud under its own name: other clouds know by it how to connect.
+fn public(
+    config: &Config,
+    args: &PublicArgs,
+    name: &'static str,
+    port: u16,
+    open: impl Fn(&CloudConfig, Arc<dyn Controller>) -> Result<Arc<dyn Cloud>, tarbet_nets::Error>,
+) -> Result<(), Problem> {
+    let at = listen(args.listen.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)));
+    let orchestrator = args.orchestrator.map_or_else(|| config.cloud.orchestrator.clone(), listen);
+    let open = &open;
+    Process::run("cloud", config, OBSERVE_AT, |process| {
+        let at = at.clone();
+        async move {
+            let around = surroundings(&process, &own_store(config, &format!("cloud-{name}"))).await?;
+            let serve = async {
+                let controller = RemoteController::new(&orchestrator.host, orchestrator.port)?;
+                cloud(name, open(&config.cloud, Arc::new(controller))?, &at, &around).await
+            };
+            serve.await.map(drop).map_err(|error: tarbet_nets::Error| error.problem())
+        }
+    })
+}
+
+fn local(config: Config, args: LocalArgs, format: Format) -> Result<(), Problem> {
     let orchestrator = args.orchestrator.map_or_else(|| config.cloud.orchestrator.clone(), listen);
     let settings = config.cloud.local.clone();
     if args.plan || args.remove {

@@ -204,7 +204,8 @@ impl Arm {
                 _ if operation.is_none() || status == "Succeeded" => return Ok(true),
                 _ if matches!(status, "Failed" | "Canceled") => {
                     let said = answer.body.pointer("/error/message").and_then(Value::as_str);
-                    let said = format!("the operation ended as {status}: {}", said.unwrap_or("no reason given"));
+                    let said =
+                        format!("the operation ended as {status}: {}", said.unwrap_or("no reason given"));
                     return Err(self.failed(&format!("{} {}", call.method, call.url.path()), &said));
                 }
                 _ => {}
@@ -240,7 +241,8 @@ pub(super) fn holds(found: &Value, wanted: &Value) -> bool {
             told.into_iter().all(|(field, value)| found.get(field).is_some_and(|found| holds(found, value)))
         }
         (Value::Array(found), Value::Array(wanted)) => {
-            found.len() == wanted.len() && found.iter().zip(wanted).all(|(found, wanted)| holds(found, wanted))
+            found.len() == wanted.len()
+                && found.iter().zip(wanted).all(|(found, wanted)| holds(found, wanted))
         }
         // Ids have no case.
         (Value::String(found), Value::String(wanted)) if wanted.starts_with('/') => {
@@ -257,7 +259,8 @@ mod tests {
 
     #[test]
     fn an_object_may_say_more_than_is_wanted() {
-        let found = json!({ "id": "/A/b", "etag": "1", "properties": { "list": [{ "id": "/X", "more": 1 }] } });
+        let found =
+            json!({ "id": "/A/b", "etag": "1", "properties": { "list": [{ "id": "/X", "more": 1 }] } });
         assert!(holds(&found, &json!({ "id": "/a/B", "properties": { "list": [{ "id": "/x" }] } })));
         assert!(holds(&found, &json!({ "properties": { "list": [{ "id": "/x" }] }, "sharedKey": "k" })));
         assert!(!holds(&found, &json!({ "properties": { "list": [] } })));

@@ -20,9 +20,14 @@ fn judge(rules: &[Value]) -> Result<(), String> {
         own.sort_by_key(|rule| rule["priority"].as_u64());
         let everything = |rule: &Value| {
             rule["protocol"] == "*"
-                && ["sourceAddressPrefix", "destinationAddressPrefix", "sourcePortRange", "destinationPortRange"]
-                    .iter()
-                    .all(|field| rule[*field] == "*")
+                && [
+                    "sourceAddressPrefix",
+                    "destinationAddressPrefix",
+                    "sourcePortRange",
+                    "destinationPortRange",
+                ]
+                .iter()
+                .all(|field| rule[*field] == "*")
         };
         let mut denied = false;
         for rule in &own {
@@ -30,7 +35,9 @@ fn judge(rules: &[Value]) -> Result<(), String> {
                 (true, _) if everything(rule) => denied = true,
                 (true, _) => return Err(format!("its packet filter denies some of what comes {direction}")),
                 (false, true) => {
-                    return Err(format!("its packet filter allows below the rule that denies all {direction}"));
+                    return Err(format!(
+                        "its packet filter allows below the rule that denies all {direction}"
+                    ));
                 }
                 (false, false) => {}
             }
@@ -77,7 +84,9 @@ impl Azure {
             });
             if !denied {
                 let name = deny["name"].as_str().unwrap_or_default();
-                self.arm.put(&format!("{nsg}/securityRules/{name}"), &json!({ "properties": deny["properties"] })).await?;
+                self.arm
+                    .put(&format!("{nsg}/securityRules/{name}"), &json!({ "properties": deny["properties"] }))
+                    .await?;
             }
         }
         let _turn = self.shape(&group, namespace).await;
@@ -92,11 +101,15 @@ mod tests {
 
     #[test]
     fn only_one_denial_below_all_permissions() {
-        let allow = |priority: u64| json!({ "properties": {
+        let allow = |priority: u64| {
+            json!({ "properties": {
             "access": "Allow", "direction": "Inbound", "priority": priority, "protocol": "Tcp",
-        } });
+        } })
+        };
         let denies = rules::deny_all();
-        assert!(judge(&[]).is_ok() && judge(&denies).is_ok() && judge(&[allow(100), denies[0].clone()]).is_ok());
+        assert!(
+            judge(&[]).is_ok() && judge(&denies).is_ok() && judge(&[allow(100), denies[0].clone()]).is_ok()
+        );
         let mut early = denies[0].clone();
         early["properties"]["priority"] = json!(200);
         assert!(judge(&[allow(100), early.clone()]).is_ok());

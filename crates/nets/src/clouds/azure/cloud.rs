@@ -22,8 +22,7 @@ use crate::plan::target::{Map, Owner};
 impl Azure {
     /// Makes what the rules need beside the permission.
     async fn provide(&self, namespace: &str, machine: &Machine, rules: &[Rule]) -> Result<(), Error> {
-        let targets: Vec<IpNet> =
-            rules.iter().map(rule::targets).collect::<Result<Vec<_>, _>>()?.concat();
+        let targets: Vec<IpNet> = rules.iter().map(rule::targets).collect::<Result<Vec<_>, _>>()?.concat();
         if targets.is_empty() {
             return Ok(());
         }
@@ -33,8 +32,10 @@ impl Azure {
         if targets.iter().all(|target| own.iter().any(|space| space.contains(target))) {
             return Ok(());
         }
-        let space = rules::host(&machine.ip).and_then(|ip| own.iter().find(|space| space.contains(&ip)).copied());
-        let space = space.ok_or_else(|| self.arm.failed(&machine.vnet, "its spaces do not hold the resource"))?;
+        let space =
+            rules::host(&machine.ip).and_then(|ip| own.iter().find(|space| space.contains(&ip)).copied());
+        let space =
+            space.ok_or_else(|| self.arm.failed(&machine.vnet, "its spaces do not hold the resource"))?;
         let owner = Owner { cloud: self.name.clone(), namespace: namespace.into(), deployment: None, space };
         let map = Map::new(&self.controller.used_spaces().await?);
         for need in needs(rules, &owner, &map)? {
@@ -103,7 +104,10 @@ impl Cloud for Azure {
         for deployment in deployments {
             let gateways = self.arm.list(&self.group(deployment)?.network("virtualNetworkGateways")).await?;
             asns.extend(gateways.iter().filter_map(|gateway| {
-                gateway.pointer("/properties/bgpSettings/asn")?.as_u64().and_then(|asn| u32::try_from(asn).ok())
+                gateway
+                    .pointer("/properties/bgpSettings/asn")?
+                    .as_u64()
+                    .and_then(|asn| u32::try_from(asn).ok())
             }));
         }
         asns.sort_unstable();
@@ -127,7 +131,9 @@ impl Cloud for Azure {
         let described = describe::read(&new.description)?;
         let group = self.group(&new.deployment)?;
         match described.kind {
-            Kind::Machine => self.make_machine(&group, &new.deployment.namespace, &new.name, &described).await,
+            Kind::Machine => {
+                self.make_machine(&group, &new.deployment.namespace, &new.name, &described).await
+            }
             Kind::Cluster => Err(Error::Unsupported(
                 "Kubernetes clusters of Azure cannot be made yet; make virtual machines".into(),
             )),
@@ -168,9 +174,8 @@ impl Cloud for Azure {
             let name = rules::name(&rule.name);
             let id = format!("{}/securityRules/{name}", machine.nsg);
             let same = existing.iter().position(|found| found["name"].as_str() == Some(&*name));
-            let priority = rules::priority(&existing, &rule).ok_or_else(|| {
-                self.arm.failed(&machine.nsg, "all priorities of this direction are taken")
-            })?;
+            let priority = rules::priority(&existing, &rule)
+                .ok_or_else(|| self.arm.failed(&machine.nsg, "all priorities of this direction are taken"))?;
             let body = rules::compile(&rule, local, priority)?;
             self.keep_tags(namespace, &machine.nsg, &rule).await?;
             if let Some(at) = same {
@@ -193,7 +198,9 @@ impl Cloud for Azure {
                 if !gone.contains(&rule.name) {
                     continue;
                 }
-                self.arm.delete(&format!("{}/securityRules/{}", machine.nsg, rules::name(&rule.name))).await?;
+                self.arm
+                    .delete(&format!("{}/securityRules/{}", machine.nsg, rules::name(&rule.name)))
+                    .await?;
                 if tags == Tags::Kept {
                     let key = Self::tag_key(&machine.nsg, &rule.name);
                     self.controller.delete_value(namespace, &self.name, &key).await?;
@@ -208,7 +215,11 @@ impl Cloud for Azure {
         self.make_gateway(&group, &new.deployment.namespace, &new.bgp_addresses).await
     }
 
-    async fn create_bgp_sessions(&self, deployment: &Deployment, cloud: &str) -> Result<Vec<Ipv4Addr>, Error> {
+    async fn create_bgp_sessions(
+        &self,
+        deployment: &Deployment,
+        cloud: &str,
+    ) -> Result<Vec<Ipv4Addr>, Error> {
         let group = self.group(deployment)?;
         let addresses = crate::plan::bgp::agreed(&self.name, cloud, &deployment.namespace, 2);
         self.make_gateway(&group, &deployment.namespace, &addresses).await?;

@@ -123,7 +123,8 @@ impl Credentials {
             (Some(secret), _) => form.push(("client_secret", secret.clone())),
             (None, Some(file)) => {
                 let token = tokio::fs::read_to_string(file).await;
-                let token = token.map_err(|error| unusable(&file.display().to_string(), &error.to_string()))?;
+                let token =
+                    token.map_err(|error| unusable(&file.display().to_string(), &error.to_string()))?;
                 let kind = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
                 form.push(("client_assertion_type", kind.into()));
                 form.push(("client_assertion", token.trim().to_owned()));
@@ -151,7 +152,8 @@ impl Credentials {
         call.headers.insert("metadata", HeaderValue::from_static("true"));
         if let Some(header) = &environment.header {
             let value = HeaderValue::try_from(header.as_str());
-            let value = value.map_err(|_| Error::invalid("IDENTITY_HEADER", "is not the value of a header"))?;
+            let value =
+                value.map_err(|_| Error::invalid("IDENTITY_HEADER", "is not the value of a header"))?;
             call.headers.insert("x-identity-header", value);
         }
         let answer = rest::plain(&self.http, &call).await?;

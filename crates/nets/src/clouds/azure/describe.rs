@@ -93,7 +93,8 @@ mod tests {
         let machine = read(r#"{"name":"x","location":"West US 2","properties":{"hardwareProfile":{"vmSize":"Standard_B1s"}}}"#).unwrap();
         assert_eq!((machine.kind, machine.location.as_str()), (Kind::Machine, "westus2"));
         assert!(!machine.body.contains_key("name") && machine.body["location"] == "westus2");
-        let cluster = read(r#"{"location":"eastus","properties":{"agentPoolProfiles":[{"name":"p"}]}}"#).unwrap();
+        let cluster =
+            read(r#"{"location":"eastus","properties":{"agentPoolProfiles":[{"name":"p"}]}}"#).unwrap();
         assert_eq!(cluster.kind, Kind::Cluster);
         for (bad, field) in [
             ("[]", "description"),

@@ -55,7 +55,8 @@ impl Azure {
             });
             self.arm.put(nsg, &body).await?;
         }
-        let subnet = nic.pointer("/properties/ipConfigurations/0/properties/subnet/id").and_then(Value::as_str);
+        let subnet =
+            nic.pointer("/properties/ipConfigurations/0/properties/subnet/id").and_then(Value::as_str);
         let subnet = subnet.unwrap_or_default();
         let body = super::machine::nic_body(location, namespace, subnet, nsg);
         self.arm.put(&group.network(&format!("networkInterfaces/{}", called(nic))), &body).await.map(drop)
@@ -88,7 +89,8 @@ impl Azure {
         let hub = group.network(&format!("virtualNetworks/{}", Names(namespace).gateway_vnet()));
         for vnet in self.vnets(group, namespace).await? {
             let halves = vnet["properties"]["virtualNetworkPeerings"].as_array().cloned().unwrap_or_default();
-            let to = |half: &Value| half["properties"]["remoteVirtualNetwork"]["id"].as_str().map(str::to_owned);
+            let to =
+                |half: &Value| half["properties"]["remoteVirtualNetwork"]["id"].as_str().map(str::to_owned);
             let joined = halves.iter().filter_map(to).any(|other| other.eq_ignore_ascii_case(&hub));
             if !joined {
                 found.push(format!("{} is not peered with the gateway's network", called(&vnet)));

@@ -26,7 +26,8 @@ pub(super) struct Machine {
 fn machine_body(described: &Described, namespace: &str, nic: &str) -> Value {
     let mut body = Value::Object(described.body.clone());
     let tags = body["tags"].as_object().cloned().unwrap_or_default();
-    body["tags"] = Value::Object(tags.into_iter().chain([(NAMESPACE_TAG.to_owned(), json!(namespace))]).collect());
+    body["tags"] =
+        Value::Object(tags.into_iter().chain([(NAMESPACE_TAG.to_owned(), json!(namespace))]).collect());
     body["properties"]["networkProfile"] =
         json!({ "networkInterfaces": [{ "id": nic, "properties": { "primary": true } }] });
     // A disk made with the machine goes with it, unless the person says otherwise.
@@ -88,14 +89,16 @@ impl Azure {
                 });
                 self.arm.put(&nsg, &body).await?;
             }
-            let body = nic_body(&described.location, namespace, &format!("{}/subnets/{SUBNET}", id(&vnet)), &nsg);
+            let body =
+                nic_body(&described.location, namespace, &format!("{}/subnets/{SUBNET}", id(&vnet)), &nsg);
             (vnet, self.arm.ensure(&nic_id, &body).await?)
         };
         let done = found.is_some_and(|found| found["properties"]["provisioningState"] == "Succeeded");
         if !done {
             self.arm.put(&machine, &machine_body(described, namespace, &nic_id)).await?;
         }
-        let ip = address(&nic).ok_or_else(|| self.arm.failed(&nic_id, "the network interface has no address"))?;
+        let ip =
+            address(&nic).ok_or_else(|| self.arm.failed(&nic_id, "the network interface has no address"))?;
         let _turn = self.shape(group, namespace).await;
         self.join_gateway(group, namespace, &vnet).await?;
         Ok(Created { name: name.into(), uri: machine, ip: ip.into() })
@@ -122,7 +125,9 @@ impl Azure {
             nic
         };
         let part = |value: Option<&str>, what: &str| {
-            value.map(str::to_owned).ok_or_else(|| self.arm.failed(uri, &format!("its network interface has no {what}")))
+            value
+                .map(str::to_owned)
+                .ok_or_else(|| self.arm.failed(uri, &format!("its network interface has no {what}")))
         };
         Ok(Machine {
             ip: part(address(&nic), "address")?,
@@ -138,7 +143,8 @@ impl Azure {
             return Ok(None);
         }
         let Some(machine) = self.arm.get(uri).await? else { return Ok(None) };
-        let nic = machine.pointer("/properties/networkProfile/networkInterfaces/0/id").and_then(Value::as_str);
+        let nic =
+            machine.pointer("/properties/networkProfile/networkInterfaces/0/id").and_then(Value::as_str);
         let Some(nic) = nic else { return Ok(None) };
         Ok(self.arm.get(nic).await?.map(|nic| (machine, nic)))
     }
@@ -151,7 +157,9 @@ impl Azure {
         let nsg_id = group.network(&format!("networkSecurityGroups/{}", names::nsg(&nic_name)));
         let nic = self.arm.settled(&nic_id).await?;
         let nsg = self.arm.settled(&nsg_id).await?;
-        let foreign = |object: &Option<Value>| object.as_ref().is_some_and(|object| namespace_of(object) != Some(namespace));
+        let foreign = |object: &Option<Value>| {
+            object.as_ref().is_some_and(|object| namespace_of(object) != Some(namespace))
+        };
         if foreign(&nic) || foreign(&nsg) {
             return Err(Error::Foreign { namespace: namespace.into(), resource: uri.into() });
         }

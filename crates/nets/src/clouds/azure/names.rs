@@ -39,7 +39,9 @@ impl Group {
         let (second, group, rest) = (parts.next()?, parts.next()?, parts.next().unwrap_or_default());
         let legal = |part: &str| {
             !part.is_empty()
-                && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'(' | b')'))
+                && part
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'(' | b')'))
                 && part.bytes().any(|b| b != b'.')
         };
         let ours = word.eq_ignore_ascii_case("subscriptions")

@@ -77,7 +77,12 @@ impl Azure {
     }
 
     /// The network of a location, made if there is none.
-    pub(super) async fn vnet_for(&self, group: &Group, namespace: &str, location: &str) -> Result<Value, Error> {
+    pub(super) async fn vnet_for(
+        &self,
+        group: &Group,
+        namespace: &str,
+        location: &str,
+    ) -> Result<Value, Error> {
         let id = group.network(&format!("virtualNetworks/{}", Names(namespace).vnet(location)));
         if let Some(vnet) = self.arm.settled(&id).await? {
             return match namespace_of(&vnet) {
@@ -115,7 +120,12 @@ impl Azure {
     }
 
     /// Peers a network with the gateway's; through it if there is a gateway.
-    pub(super) async fn join_gateway(&self, group: &Group, namespace: &str, vnet: &Value) -> Result<(), Error> {
+    pub(super) async fn join_gateway(
+        &self,
+        group: &Group,
+        namespace: &str,
+        vnet: &Value,
+    ) -> Result<(), Error> {
         let hub = self.gateway_vnet(group, namespace).await?;
         let gateway = group.network(&format!("virtualNetworkGateways/{}", Names(namespace).gateway()));
         // One that is being made will join all networks itself when it is there.
@@ -202,7 +212,8 @@ impl Azure {
             let mut filters = Vec::new();
             for group in groups {
                 for nsg in self.arm.list(&group.network("networkSecurityGroups")).await? {
-                    filters.extend(nsg["properties"]["securityRules"].as_array().cloned().unwrap_or_default());
+                    filters
+                        .extend(nsg["properties"]["securityRules"].as_array().cloned().unwrap_or_default());
                 }
             }
             if !rules::joins(&filters, &own, &far) {
@@ -213,7 +224,12 @@ impl Azure {
     }
 
     /// Gives the machines of a network a way to public addresses.
-    pub(super) async fn open_public(&self, group: &Group, namespace: &str, vnet: &Value) -> Result<(), Error> {
+    pub(super) async fn open_public(
+        &self,
+        group: &Group,
+        namespace: &str,
+        vnet: &Value,
+    ) -> Result<(), Error> {
         let names = Names(namespace);
         let location = names::location(vnet["location"].as_str().unwrap_or_default());
         let _turn = self.shape(group, namespace).await;
@@ -297,7 +313,8 @@ impl Azure {
         }
         for subnet in vnet["properties"]["subnets"].as_array().into_iter().flatten() {
             let mut body = subnet_body(subnet);
-            let used = body["properties"].as_object_mut().and_then(|properties| properties.remove("natGateway"));
+            let used =
+                body["properties"].as_object_mut().and_then(|properties| properties.remove("natGateway"));
             if used.is_some() {
                 self.arm.put(id(subnet), &body).await?;
             }

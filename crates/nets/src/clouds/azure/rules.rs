@@ -23,7 +23,8 @@ const DESCRIPTION_MAX: usize = 140;
 /// A rule whose tags have no members yet permits nothing: Azure wants some prefix, and this one is
 /// never an end of a packet.
 const NOBODY: &str = "255.255.255.255/32";
-const PROTOCOLS: &[(i32, &str)] = &[(ANY, "*"), (1, "Icmp"), (6, "Tcp"), (17, "Udp"), (50, "Esp"), (51, "Ah")];
+const PROTOCOLS: &[(i32, &str)] =
+    &[(ANY, "*"), (1, "Icmp"), (6, "Tcp"), (17, "Udp"), (50, "Esp"), (51, "Ah")];
 
 /// The name of a permission in its group.
 pub(super) fn name(rule: &str) -> String {
@@ -184,9 +185,17 @@ pub(super) fn is_as(found: &Value, wanted: &Value) -> bool {
     ends.iter().all(|end| {
         let set = |rule: &Value| prefixes(rule, end).into_iter().collect::<BTreeSet<_>>();
         set(found) == set(wanted)
-    }) && ["access", "description", "direction", "priority", "protocol", "sourcePortRange", "destinationPortRange"]
-        .iter()
-        .all(|field| found[*field] == wanted[*field])
+    }) && [
+        "access",
+        "description",
+        "direction",
+        "priority",
+        "protocol",
+        "sourcePortRange",
+        "destinationPortRange",
+    ]
+    .iter()
+    .all(|field| found[*field] == wanted[*field])
 }
 
 /// The prefixes at one end of a rule: Azure gives one of them alone, or a list.
@@ -212,9 +221,10 @@ pub(super) fn priority(existing: &[Value], rule: &Rule) -> Option<u64> {
 /// Whether any permission here lets packets pass between the two spaces.
 pub(super) fn joins(rules: &[Value], a: &[IpNet], b: &[IpNet]) -> bool {
     let touches = |prefixes: Vec<String>, spaces: &[IpNet]| {
-        prefixes.iter().filter_map(|text| target::parse(text)).any(|net| {
-            spaces.iter().any(|space| space.contains(&net) || net.contains(space))
-        })
+        prefixes
+            .iter()
+            .filter_map(|text| target::parse(text))
+            .any(|net| spaces.iter().any(|space| space.contains(&net) || net.contains(space)))
     };
     rules.iter().filter(|rule| read(rule).is_some_and(|(rule, _)| !rule.targets.is_empty())).any(|rule| {
         let properties = &rule["properties"];
@@ -343,21 +353,26 @@ mod tests {
     }
 
     fn rules() -> impl Strategy<Value = Vec<Rule>> {
-        let targets = prop::collection::vec(("10\\.[0-2]\\.0\\.[0-7]", prop::sample::select(vec![8_u8, 16, 29, 30, 32])), 0..4);
+        let targets = prop::collection::vec(
+            ("10\\.[0-2]\\.0\\.[0-7]", prop::sample::select(vec![8_u8, 16, 29, 30, 32])),
+            0..4,
+        );
         let port = prop::sample::select(vec![ANY, 0, 22, 80, 443]);
         let protocol = prop::sample::select(vec![ANY, 1, 6, 17, 50]);
-        let one = (targets, any::<bool>(), port.clone(), port, protocol).prop_map(|(targets, inbound, src, dst, protocol)| {
-            let ports = rule::has_ports(protocol);
-            Rule {
-                name: String::new(),
-                targets: targets.into_iter().map(|(a, n)| format!("{a}/{n}")).collect(),
-                direction: if inbound { Direction::Inbound } else { Direction::Outbound },
-                src_port: if ports { src } else { src.min(0) },
-                dst_port: if ports { dst } else { dst.min(0) },
-                protocol,
-                tags: vec!["t".into()],
-            }
-        });
+        let one = (targets, any::<bool>(), port.clone(), port, protocol).prop_map(
+            |(targets, inbound, src, dst, protocol)| {
+                let ports = rule::has_ports(protocol);
+                Rule {
+                    name: String::new(),
+                    targets: targets.into_iter().map(|(a, n)| format!("{a}/{n}")).collect(),
+                    direction: if inbound { Direction::Inbound } else { Direction::Outbound },
+                    src_port: if ports { src } else { src.min(0) },
+                    dst_port: if ports { dst } else { dst.min(0) },
+                    protocol,
+                    tags: vec!["t".into()],
+                }
+            },
+        );
         prop::collection::vec(one, 0..12).prop_map(|mut rules| {
             rules.iter_mut().enumerate().for_each(|(index, rule)| rule.name = format!("r{index}"));
             rules

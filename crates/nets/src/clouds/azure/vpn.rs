@@ -59,7 +59,13 @@ impl Azure {
         self.turns.turn(&format!("gateway {} {namespace}", group.id())).await
     }
 
-    fn gateway_body(&self, group: &Group, namespace: &str, asn: u32, inside: Option<&[Vec<Ipv4Addr>; 2]>) -> Value {
+    fn gateway_body(
+        &self,
+        group: &Group,
+        namespace: &str,
+        asn: u32,
+        inside: Option<&[Vec<Ipv4Addr>; 2]>,
+    ) -> Value {
         let names = Names(namespace);
         let own = group.network(&format!("virtualNetworkGateways/{}", names.gateway()));
         let subnet =
@@ -159,10 +165,11 @@ impl Azure {
         }
         let mut known = self.local_gateways(group, namespace, &new.cloud).await?;
         for (number, address) in new.gateways.iter().enumerate() {
-            let existing = known.iter().find(|(_, found)| found["properties"]["gatewayIpAddress"] == **address);
-            let index = existing.map(|(index, _)| *index).or_else(|| {
-                (0..).find(|index| !known.iter().any(|(taken, _)| taken == index))
-            });
+            let existing =
+                known.iter().find(|(_, found)| found["properties"]["gatewayIpAddress"] == **address);
+            let index = existing
+                .map(|(index, _)| *index)
+                .or_else(|| (0..=known.len()).find(|index| !known.iter().any(|(taken, _)| taken == index)));
             let index = index.unwrap_or_default();
             let mut properties = json!({ "gatewayIpAddress": address });
             if new.bgp {
@@ -172,7 +179,8 @@ impl Azure {
             } else {
                 properties["localNetworkAddressSpace"] = json!({ "addressPrefixes": new.remote_spaces });
             }
-            let local = group.network(&format!("localNetworkGateways/{}", names.local_gateway(&new.cloud, index)));
+            let local =
+                group.network(&format!("localNetworkGateways/{}", names.local_gateway(&new.cloud, index)));
             let body = json!({
                 "location": self.config.gateway_location,
                 "tags": { NAMESPACE_TAG: namespace },
@@ -225,7 +233,12 @@ impl Azure {
     }
 
     /// The local gateways that stand for a cloud, with their numbers.
-    async fn local_gateways(&self, group: &Group, namespace: &str, cloud: &str) -> Result<Vec<(usize, Value)>, Error> {
+    async fn local_gateways(
+        &self,
+        group: &Group,
+        namespace: &str,
+        cloud: &str,
+    ) -> Result<Vec<(usize, Value)>, Error> {
         let all = self.arm.list(&group.network("localNetworkGateways")).await?;
         let ours = all.into_iter().filter_map(|found| {
             let index = Names(namespace).local_gateway_index(cloud, found["name"].as_str()?)?;
@@ -272,7 +285,9 @@ impl Azure {
             self.arm.delete(&gateway).await?;
         }
         for index in 0..HALVES.len() {
-            self.arm.delete(&group.network(&format!("publicIPAddresses/{}", names.gateway_ip(index)))).await?;
+            self.arm
+                .delete(&group.network(&format!("publicIPAddresses/{}", names.gateway_ip(index))))
+                .await?;
         }
         if vnets.is_empty() { self.tidy_gateway(group, namespace).await } else { Ok(()) }
     }

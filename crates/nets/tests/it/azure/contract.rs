@@ -110,7 +110,12 @@ fn the_contract_can_refuse() {
     use serde_json::json;
     let vnet = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/virtualNetworks/v";
     let put = |body: Value| check("PUT", vnet, Some("2023-05-01"), &body);
-    assert_eq!(put(json!({ "location": "x", "properties": { "addressSpace": { "addressPrefixes": ["10.0.0.0/16"] } } })), Ok(()));
+    assert_eq!(
+        put(
+            json!({ "location": "x", "properties": { "addressSpace": { "addressPrefixes": ["10.0.0.0/16"] } } })
+        ),
+        Ok(())
+    );
     for bad in [
         json!({ "location": 1 }),
         json!({ "loction": "x" }),

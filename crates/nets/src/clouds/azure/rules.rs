@@ -80,6 +80,11 @@ pub(super) fn check(rules: &[Rule]) -> Result<(), Error> {
         } else if deny.contains(&name.as_str()) {
             wrong(index, "name", format!("`{}` is the rule that denies all", rule.name));
         }
+        for (field, port) in [("src_port", rule.src_port), ("dst_port", rule.dst_port)] {
+            if rule.protocol == ANY && port == 0 {
+                wrong(index, field, "port 0 of any protocol means nothing in Azure; use -1".into());
+            }
+        }
         if !PROTOCOLS.iter().any(|(number, _)| *number == rule.protocol) {
             wrong(index, "protocol", format!("Azure does not filter protocol {}", rule.protocol));
         }
@@ -308,6 +313,7 @@ mod tests {
         assert_eq!(field(Rule { name: "a-".into(), ..web() }), ["rules[0].name"]);
         assert_eq!(field(Rule { name: "deny-all-inbound".into(), ..web() }), ["rules[0].name"]);
         assert_eq!(field(Rule { protocol: 132, ..web() }), ["rules[0].protocol"]);
+        assert_eq!(field(Rule { protocol: ANY, dst_port: 0, ..web() }), ["rules[0].dst_port"]);
     }
 
     #[test]
@@ -361,13 +367,18 @@ mod tests {
         let protocol = prop::sample::select(vec![ANY, 1, 6, 17, 50]);
         let one = (targets, any::<bool>(), port.clone(), port, protocol).prop_map(
             |(targets, inbound, src, dst, protocol)| {
-                let ports = rule::has_ports(protocol);
+                let port = |port: i32| match protocol {
+                    // Port 0 of any protocol is refused.
+                    ANY if port == 0 => ANY,
+                    _ if rule::has_ports(protocol) => port,
+                    _ => port.min(0),
+                };
                 Rule {
                     name: String::new(),
                     targets: targets.into_iter().map(|(a, n)| format!("{a}/{n}")).collect(),
                     direction: if inbound { Direction::Inbound } else { Direction::Outbound },
-                    src_port: if ports { src } else { src.min(0) },
-                    dst_port: if ports { dst } else { dst.min(0) },
+                    src_port: port(src),
+                    dst_port: port(dst),
                     protocol,
                     tags: vec!["t".into()],
                 }

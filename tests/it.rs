@@ -15,6 +15,8 @@ mod guides;
 #[cfg(test)]
 mod jobs;
 #[cfg(test)]
+mod kas;
+#[cfg(test)]
 mod reach;
 #[cfg(test)]
 mod tree;

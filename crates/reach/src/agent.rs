@@ -13,6 +13,7 @@ pub mod tcp;
 
 mod dispatch;
 mod info;
+mod kas;
 mod run;
 
 use futures::FutureExt;
@@ -23,7 +24,8 @@ use tarbet_telemetry::codes::reach;
 
 pub use dispatch::{Dispatcher, Door};
 pub use info::Info;
-pub use run::{AgentConfig, Surroundings, start};
+pub use kas::Pod;
+pub use run::{AgentConfig, AtKas, Surroundings, start};
 
 /// How an agent names the key under which it is reached end to end, among the services it offers.
 pub const END_TO_END: &str = "tls/";

@@ -1,5 +1,7 @@
 //! What a gateway and an agent can be told.
 
+mod kas;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,6 +9,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use self::kas::{GitlabSection, KasSection};
 use crate::audit::AuditConfig;
 use crate::quota::QuotaConfig;
 
@@ -24,6 +27,8 @@ pub struct GatewayConfig {
     pub kubernetes: ListenerConfig,
     /// Where other gateways come in.
     pub private: PrivateConfig,
+    /// Agents and callers that speak the protocol of kas.
+    pub kas: KasSection,
     /// A file with the token of the first administrator; made with mode 0600 if it is missing.
     pub admin_token_file: Option<PathBuf>,
     /// How long a request waits for a site that is not connected.
@@ -54,6 +59,7 @@ impl Default for GatewayConfig {
             api: ListenerConfig::at(Ipv4Addr::LOCALHOST, 8153),
             kubernetes: ListenerConfig::at(Ipv4Addr::UNSPECIFIED, 8154),
             private: PrivateConfig::default(),
+            kas: KasSection::default(),
             admin_token_file: None,
             max_wait: Duration::from_secs(20),
             recheck: Duration::from_secs(20),
@@ -170,6 +176,7 @@ impl GatewayConfig {
         if self.remembered_requests == 0 {
             found.push(("remembered_requests".into(), "must be at least 1".into()));
         }
+        found.extend(self.kas.mistakes().into_iter().map(|(name, text)| (format!("kas.{name}"), text)));
         found.extend(self.quotas.mistakes().into_iter().map(|(name, text)| (format!("quotas.{name}"), text)));
         found
     }

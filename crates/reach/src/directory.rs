@@ -93,6 +93,14 @@ impl Record for Counter {
     const KIND: &'static str = "counter";
 }
 
+/// The site behind a number.
+#[derive(Serialize, Deserialize)]
+struct Numbered(SiteName);
+
+impl Record for Numbered {
+    const KIND: &'static str = "site-number";
+}
+
 /// Who an agent turned out to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admitted {
@@ -100,6 +108,8 @@ pub struct Admitted {
     pub site: Site,
     /// The public name of its token, for logs and for checking it again.
     pub token_id: String,
+    /// When the token ends.
+    pub expires: Option<Timestamp>,
 }
 
 /// Why the directory could not do what was asked.
@@ -130,6 +140,7 @@ pub struct Directory {
     tokens: Table<String, Kept>,
     principals: Table<String, Principal>,
     counters: Table<String, Counter>,
+    numbers: Table<String, Numbered>,
 }
 
 impl Directory {
@@ -141,6 +152,7 @@ impl Directory {
             tokens: Table::new(store, "tokens")?,
             principals: Table::new(store, "principals")?,
             counters: Table::new(store, "counters")?,
+            numbers: Table::new(store, "site-numbers")?,
         })
     }
 
@@ -164,6 +176,7 @@ impl Directory {
                 .expect(unmoved)
                 .with(self.counters.put_op(&key, &Counter(id)).map_err(failed)?)
                 .with(self.sites.put_op(&name.to_string(), &site).map_err(failed)?)
+                .with(self.numbers.put_op(&id.to_string(), &Numbered(name.clone())).map_err(failed)?)
                 .with(self.tokens.put_op(&record.id(), &Kept(record.clone())).map_err(failed)?);
             match self.store.commit(commit).await {
                 Ok(_) => return Ok((site, token)),
@@ -183,6 +196,21 @@ impl Directory {
         Ok(found.map_err(|error| DirectoryError::Store("look up a site", error))?.map(|found| found.value))
     }
 
+    /// The site with this number, among those that were added here.
+    pub async fn site_numbered(&self, id: i64) -> Result<Option<SiteName>, DirectoryError> {
+        let found = self.numbers.get(&id.to_string()).await;
+        Ok(found.map_err(|error| DirectoryError::Store("look up a site", error))?.map(|found| found.value.0))
+    }
+
+    /// Makes sure that there is a site whose agents somebody else vouches for, under that one's number.
+    pub async fn ensure_site(&self, name: &SiteName, id: i64, now: Timestamp) -> Result<(), DirectoryError> {
+        let site = Site { name: name.clone(), id, created: now, keys: Vec::new() };
+        match self.sites.create(&name.to_string(), &site).await {
+            Ok(_) | Err(tarbet_store::Error::Conflict { .. }) => Ok(()),
+            Err(error) => Err(DirectoryError::Store("add a site", error)),
+        }
+    }
+
     /// Every site, by name.
     pub async fn sites(&self) -> Result<Vec<Site>, DirectoryError> {
         let listing = self.sites.list().await.map_err(|error| DirectoryError::Store("list sites", error))?;
@@ -192,11 +220,14 @@ impl Directory {
     /// Removes a site and all its tokens. Its live links end when their tokens are next checked.
     pub async fn remove_site(&self, name: &SiteName) -> Result<(), DirectoryError> {
         let failed = |error| DirectoryError::Store("remove a site", error);
-        if self.site(name).await?.is_none() {
+        let Some(site) = self.site(name).await? else {
             return Err(DirectoryError::Missing(format!("the site `{name}`")));
-        }
+        };
         let tokens = self.tokens.list().await.map_err(failed)?;
         let mut commit = Commit::new().with(self.sites.delete_op(&name.to_string()));
+        if self.site_numbered(site.id).await?.as_ref() == Some(name) {
+            commit = commit.with(self.numbers.delete_op(&site.id.to_string()));
+        }
         for (id, token) in tokens.records {
             if token.value.0.kind != TokenKind::User && token.value.0.subject == name.as_str() {
                 commit = commit.with(self.tokens.delete_op(&id));
@@ -248,7 +279,7 @@ impl Directory {
         let refused = || DirectoryError::Refused(tarbet_identity::Refusal::Mismatch);
         let name = record.subject.parse().map_err(|_| refused())?;
         let site = self.site(&name).await?.ok_or_else(refused)?;
-        Ok(Admitted { site, token_id: record.id() })
+        Ok(Admitted { site, token_id: record.id(), expires: record.expires })
     }
 
     /// Whether a token that was accepted before still would be.

@@ -7,6 +7,7 @@
 mod agents;
 mod api;
 mod callers;
+mod kas;
 mod kube;
 mod node;
 mod private;

@@ -14,7 +14,8 @@ use jiff::Timestamp;
 use tarbet_identity::{TokenHash, hash_opaque};
 use tokio::time::Instant;
 
-use crate::directory::{Directory, DirectoryError, Principal};
+use crate::directory::{Admitted, Directory, DirectoryError, Principal};
+use crate::kas::Agent;
 use crate::names::SiteName;
 
 /// How long an answer is used without asking: well below the minute in which a revocation must act.
@@ -115,6 +116,15 @@ struct Inner {
     grace: Duration,
     callers: Memory<String, Caller>,
     sites: Memory<SiteName, ()>,
+    numbers: Memory<i64, SiteName>,
+    agents: Memory<String, KnownAgent>,
+}
+
+#[derive(Clone)]
+struct KnownAgent {
+    hash: TokenHash,
+    agent: Arc<Agent>,
+    expires: Option<Timestamp>,
 }
 
 #[derive(Clone)]
@@ -127,7 +137,14 @@ struct Caller {
 impl Known {
     /// What this directory says; for `grace` also while it cannot be asked.
     pub(crate) fn new(directory: Directory, grace: Duration) -> Self {
-        let inner = Inner { directory, grace, callers: Memory::default(), sites: Memory::default() };
+        let inner = Inner {
+            directory,
+            grace,
+            callers: Memory::default(),
+            sites: Memory::default(),
+            numbers: Memory::default(),
+            agents: Memory::default(),
+        };
         Self(Arc::new(inner))
     }
 
@@ -154,6 +171,47 @@ impl Known {
             return Err(refused());
         }
         Ok(caller.principal)
+    }
+
+    /// Who presents this agent token, for one who asks often.
+    pub(crate) async fn agent(&self, presented: &str, now: Timestamp) -> Result<Arc<Agent>, DirectoryError> {
+        let hash = hash_opaque(presented);
+        let ask = async {
+            let Admitted { site, expires, .. } = self.0.directory.admit_agent(presented, now).await?;
+            let agent = Arc::new(Agent { id: site.id, name: site.name.to_string(), project_id: 0 });
+            Ok(KnownAgent { hash, agent, expires })
+        };
+        let known = self.0.agents.consult(hash.id(), self.0.grace, ask).await?;
+        if known.hash != hash || known.expires.is_some_and(|end| end <= now) {
+            return Err(DirectoryError::Refused(tarbet_identity::Refusal::Mismatch));
+        }
+        Ok(known.agent)
+    }
+
+    /// The site with this number, among those that were added here.
+    pub(crate) async fn site_numbered(&self, id: i64) -> Result<Option<SiteName>, DirectoryError> {
+        let ask = async {
+            let missing = || DirectoryError::Missing(format!("the site {id}"));
+            self.0.directory.site_numbered(id).await?.ok_or_else(missing)
+        };
+        match self.0.numbers.consult(id, self.0.grace, ask).await {
+            Ok(name) => Ok(Some(name)),
+            Err(DirectoryError::Missing(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes sure that there is a site for an agent that somebody else vouches for.
+    pub(crate) async fn ensure_site(
+        &self,
+        name: &SiteName,
+        id: i64,
+        now: Timestamp,
+    ) -> Result<(), DirectoryError> {
+        if !self.has_site(name).await? {
+            self.0.directory.ensure_site(name, id, now).await?;
+        }
+        Ok(())
     }
 
     /// Whether there is a site of this name.

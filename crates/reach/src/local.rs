@@ -77,8 +77,8 @@ pub struct Held {
     pub agent: String,
     /// The key under which the agent is reached end to end, if it has one.
     pub key: Option<Pin>,
-    /// The token it was admitted with, to be checked again.
-    pub token_id: String,
+    /// The token it was admitted with, to be checked again; absent where its own server does that.
+    pub token_id: Option<String>,
     /// Since when.
     pub since: Timestamp,
     /// The way itself.

@@ -144,7 +144,7 @@ pub(crate) async fn join(site_name: &str, world: Arc<World>) -> Joined {
         services: vec!["info".into()],
         agent: "test 0".into(),
         key: None,
-        token_id: "t".into(),
+        token_id: Some("t".into()),
         since: Timestamp::UNIX_EPOCH,
         way: Arc::new(link),
     };

@@ -8,7 +8,7 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use kube::client::ConfigExt;
-use tarbet_link::{Body, ByteStream, Denial, IncomingUpgrade, Target, relay};
+use tarbet_link::{Body, ByteStream, Denial, IncomingUpgrade, Target, Upgraded, relay};
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::{ground, reach};
 use tarbet_telemetry::problem::chain;
@@ -78,8 +78,19 @@ impl Service for Kubernetes {
 
     fn call(&self, _target: Target, request: Request<Body>) -> BoxFuture<'_, Result<Response<Body>, Denial>> {
         async move {
-            let response = self.send(as_own(request)).await?;
-            Ok(response.map(Body::new))
+            let mut response = self.send(as_own(request)).await?;
+            if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                return Ok(response.map(Body::new));
+            }
+            let upgraded = hyper::upgrade::on(&mut response).await.map_err(|error| {
+                tracing::debug!(%error, "The API server did not finish its upgrade.");
+                let text = "The Kubernetes API server of the site did not finish its upgrade.";
+                Denial::new(StatusCode::BAD_GATEWAY, reach::TARGET_UNREACHABLE.id, text)
+                    .at("agent → Kubernetes API")
+            })?;
+            let mut response = response.map(|_| Body::empty());
+            Upgraded::put(&mut response, ByteStream::new(TokioIo::new(upgraded)));
+            Ok(response)
         }
         .boxed()
     }

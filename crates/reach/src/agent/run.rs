@@ -18,12 +18,14 @@ use uuid::Uuid;
 
 use super::callers::Callers;
 use super::end_to_end::EndToEnd;
+use super::kas::{self, Pod};
 use super::kubernetes::Kubernetes;
 use super::policy::Policy;
 use super::tcp::Tcp;
 use super::{Dispatcher, Door, Info, Service};
 use crate::audit::{AuditConfig, AuditLog};
 use crate::dial;
+use crate::kas::Prefix;
 
 /// An agent: whom it dials, as whom, and what it offers.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -31,6 +33,8 @@ use crate::dial;
 pub struct AgentConfig {
     /// The gateways: `grpc://`, `grpcs://`, `ws://`, `wss://` or `https://` URLs.
     pub gateways: Vec<String>,
+    /// A kas to join besides, or instead.
+    pub kas: AtKas,
     /// The file with the site's token.
     pub token_file: Option<PathBuf>,
     /// A name for people; the host's name if absent.
@@ -65,6 +69,7 @@ impl Default for AgentConfig {
     fn default() -> Self {
         Self {
             gateways: Vec::new(),
+            kas: AtKas::default(),
             token_file: None,
             name: None,
             ca_file: None,
@@ -81,6 +86,20 @@ impl Default for AgentConfig {
     }
 }
 
+/// How the agent joins a kas.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AtKas {
+    /// Its address: `grpc://`, `grpcs://`, `ws://` or `wss://`.
+    pub address: Option<String>,
+    /// The package names it uses: `gitlab` or `plural`.
+    pub prefix: Prefix,
+    /// The name in its certificate, if it is not the one in the address.
+    pub tls_server_name: Option<String>,
+    /// Takes any certificate. For a trial only.
+    pub insecure_skip_tls_verify: bool,
+}
+
 /// What the environment says that is no setting of ours.
 #[derive(Debug, Clone, Default)]
 pub struct Surroundings {
@@ -90,6 +109,8 @@ pub struct Surroundings {
     pub proxies: ProxySettings,
     /// A token that came by the environment (`AGENTK_TOKEN`).
     pub token: Option<Secret>,
+    /// The pod this is, if it is one.
+    pub pod: Pod,
 }
 
 /// Checks everything, then starts the links under the supervisor.
@@ -100,8 +121,9 @@ pub async fn start(
     health: &Health,
 ) -> Result<(), Problem> {
     let invalid = |message: String| Problem::new(&ground::CONFIG_INVALID, message).at("start of the agent");
-    if config.gateways.is_empty() {
-        return Err(invalid("The agent has no gateway to dial.".into()).advising("give it --gateway URL"));
+    if config.gateways.is_empty() && config.kas.address.is_none() {
+        return Err(invalid("The agent has no gateway to dial.".into())
+            .advising("give it --gateway URL, or --kas-address URL for a kas"));
     }
     let gateways = config
         .gateways
@@ -112,7 +134,7 @@ pub async fn start(
         })
         .collect::<Result<Vec<_>, _>>()?;
     let token = token_source(config, surroundings.token)?;
-    token()?;
+    let first_token = token()?;
     let policy = read_policy(config)?;
     let callers = callers(config, &policy)?;
     let name = config.name.clone().unwrap_or(surroundings.host);
@@ -140,10 +162,25 @@ pub async fn start(
     let offered = dispatcher.offered();
     tracing::info!(services = ?offered, gateways = ?config.gateways, "The agent offers its services.");
 
+    let headers = headers(config)?;
+    if let Some(address) = &config.kas.address {
+        let join = kas::Join {
+            address: address.clone(),
+            token: first_token,
+            pod: surroundings.pod,
+            proxies: surroundings.proxies.clone(),
+            headers: headers.clone(),
+            door: Door::of_links(Arc::clone(&dispatcher)),
+        };
+        kas::start(config, join, supervisor, health).await?;
+    }
+    if gateways.is_empty() {
+        return Ok(());
+    }
     let connector = NetConnector {
         tls: Some(Arc::new(dial::tls(config.ca_file.as_deref())?)),
         proxies: surroundings.proxies,
-        headers: headers(config)?,
+        headers,
         ..NetConnector::new(Arc::new(NetDialer::default()))
     };
     let links = tarbet_link::AgentConfig {

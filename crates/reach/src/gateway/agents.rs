@@ -14,6 +14,8 @@ use tokio_util::sync::CancellationToken;
 use super::Hub;
 use crate::agent::END_TO_END;
 use crate::directory::{Admitted, DirectoryError, Site};
+use crate::kas::agent::SUBPROTOCOL;
+use crate::kas::server::Carrier;
 use crate::local::{Held, LinkId, Place};
 
 /// The WebSocket subprotocol of native links.
@@ -31,8 +33,10 @@ pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
     };
     match protocol {
         Protocol::Native => native(&hub, ByteStream::new(stream), peer).await,
+        Protocol::Http2 => hub.kas.serve(ByteStream::new(stream), Carrier::Plain, &hub.leaving).await,
         Protocol::Http1 => match websocket(ByteStream::new(stream)).await {
-            Ok(stream) => native(&hub, stream, peer).await,
+            Ok((stream, NATIVE)) => native(&hub, stream, peer).await,
+            Ok((stream, _)) => hub.kas.serve(stream, Carrier::WebSocket, &hub.leaving).await,
             Err(cause) => tracing::debug!(%peer, cause, "No WebSocket came about."),
         },
         Protocol::Tls => {
@@ -42,13 +46,13 @@ pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
     }
 }
 
-async fn websocket(stream: ByteStream) -> Result<ByteStream, String> {
+async fn websocket(stream: ByteStream) -> Result<(ByteStream, &'static str), String> {
     let accepted = tokio::time::timeout(
         FIRST_WORD,
-        tarbet_link::accept_websocket(stream, &[NATIVE], WebSocketLimits::default()),
+        tarbet_link::accept_websocket(stream, &[NATIVE, SUBPROTOCOL], WebSocketLimits::default()),
     );
     match accepted.await {
-        Ok(Ok((socket, _, _))) => Ok(ByteStream::new(socket)),
+        Ok(Ok((socket, _, chosen))) => Ok((ByteStream::new(socket), chosen)),
         Ok(Err(error)) => Err(chain(&error)),
         Err(_) => Err("the upgrade took too long".into()),
     }
@@ -75,7 +79,7 @@ async fn native(hub: &Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
             return tracing::info!(%peer, cause = %chain(&error), "An agent was not taken in.");
         }
     };
-    let Some((Admitted { site, token_id }, place)) = admitted else { return };
+    let Some((Admitted { site, token_id, .. }, place)) = admitted else { return };
     let driver = tokio::spawn(driver);
     let agent = &link.info().agent;
     let (services, key) = offered(&agent.services);
@@ -84,7 +88,7 @@ async fn native(hub: &Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
         services,
         agent: format!("{} {}", agent.name, agent.version),
         key,
-        token_id,
+        token_id: Some(token_id),
         since: Timestamp::now(),
         way: Arc::new(link.clone()),
         site: site.name.clone(),
@@ -167,10 +171,11 @@ pub(super) async fn recheck(hub: &Hub, stop: CancellationToken) {
             () = stop.cancelled() => return,
         }
         for held in hub.local.all() {
-            match hub.known.directory().still_good(&held.token_id, Timestamp::now()).await {
+            let Some(token) = &held.token_id else { continue };
+            match hub.known.directory().still_good(token, Timestamp::now()).await {
                 Ok(true) => {}
                 Ok(false) => {
-                    tracing::info!(site = %held.site, link = %held.id, token = %held.token_id, "A link ends: its token was taken back.");
+                    tracing::info!(site = %held.site, link = %held.id, %token, "A link ends: its token was taken back.");
                     held.way.dismiss(Refusal::new(
                         RefusalCode::Revoked,
                         "The token of this agent is no longer good.",

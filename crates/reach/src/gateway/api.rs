@@ -58,7 +58,7 @@ pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
 }
 
 pub(super) fn router(hub: Arc<Hub>) -> Router {
-    Router::new()
+    super::kas::routes(&hub)
         .route("/v1/sites", get(list_sites).post(add_site))
         .route("/v1/sites/{site}", delete(remove_site))
         .route("/v1/sites/{site}/tokens", get(list_tokens).post(issue_token))

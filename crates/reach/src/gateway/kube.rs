@@ -18,6 +18,8 @@ use tarbet_telemetry::{Coded, Problem, RequestId, request};
 use tokio::time::Instant;
 
 use super::Hub;
+use super::kas::callers;
+use super::kas::cors::Page;
 use crate::directory::{DirectoryError, Principal};
 use crate::guarded::guard_body;
 use crate::names::SiteName;
@@ -26,6 +28,8 @@ use crate::names::SiteName;
 pub(crate) const SERVICE: &str = "kubernetes";
 
 const REQUEST_ID: HeaderName = HeaderName::from_static(request::HEADER);
+/// Tells clients of GitLab that the refusal is the gateway's, not the API server's.
+const UNAUTHORIZED: HeaderName = HeaderName::from_static("gitlab-unauthorized");
 /// Who calls, as this gateway says; no site believes it.
 pub(super) const CALLER: HeaderName = HeaderName::from_static("tarbet-caller");
 /// A client has this long to send the headers of a request.
@@ -61,10 +65,24 @@ async fn answer(hub: &Arc<Hub>, request: Request<Incoming>) -> Response<Body> {
         .get_all(ACCEPT)
         .iter()
         .any(|value| value.to_str().is_ok_and(|accept| accept.contains("as=APIGroupDiscoveryList")));
-    let mut response = proxy(hub, id, request).await.unwrap_or_else(|problem| {
+    let page = Page::of(hub.kas.origin(), request.headers());
+    let answered = match &page {
+        Ok(page) => match page.preflight(request.method(), request.headers()) {
+            Some(answer) => Ok(answer),
+            None => proxy(hub, id, request).await,
+        },
+        Err(problem) => Err(problem.clone()),
+    };
+    let mut response = answered.unwrap_or_else(|problem| {
         tracing::debug!(request = %id, code = %problem.code, "A request was answered with a problem.");
         if discovering { plain_text(&problem) } else { status_object(&problem) }
     });
+    if let Ok(page) = &page {
+        page.admit(response.headers_mut());
+    }
+    if response.status() == StatusCode::UNAUTHORIZED && hub.kas.asks_gitlab() {
+        response.headers_mut().insert(UNAUTHORIZED, HeaderValue::from_static("true"));
+    }
     if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
@@ -92,7 +110,10 @@ async fn proxy(
     id: RequestId,
     mut request: Request<Incoming>,
 ) -> Result<Response<Body>, Problem> {
-    let (principal, named) = authenticate(hub, &request).await?;
+    let (principal, named) = match callers::identify(hub, &mut request).await? {
+        Some((principal, site)) => (principal, Some(site)),
+        None => authenticate(hub, &request).await?,
+    };
     let (site, path) = split(request.uri(), named)?;
     let wants = format!("{SERVICE} {} {}", request.method(), path.path());
     let ticket = hub.admit(&principal, &site, id, &wants).await?;

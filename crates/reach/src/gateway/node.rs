@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use super::kas::Kas;
 use super::{agents, api, internal, kube, private};
 use crate::audit::AuditLog;
 use crate::config::GatewayConfig;
@@ -47,6 +48,8 @@ pub(super) struct Hub {
     /// Judges other gateways; without a shared secret there are none.
     pub(super) colleagues: Option<Verifier>,
     pub(super) metrics: GatewayMetrics,
+    /// Agents and callers of the kas protocol.
+    pub(super) kas: Kas,
     /// Callers' connections and what they left running.
     pub(super) requests: TaskTracker,
     /// No new requests or links: the gateway is leaving.
@@ -93,8 +96,11 @@ impl Node {
         let leaving = CancellationToken::new();
         let router = Router::new(local.clone(), registry.clone(), peers.clone(), leaving.clone());
         let quotas = Quotas::new(config.quotas.clone());
-        Ok(Self(Arc::new(Hub {
-            known: Known::new(Directory::new(store).map_err(internal)?, config.store_grace),
+        let known = Known::new(Directory::new(store).map_err(internal)?, config.store_grace);
+        let (kas, agents) = Kas::new(&config, &known, store)?;
+        let hub = Arc::new(Hub {
+            known,
+            kas,
             metrics: GatewayMetrics::register(metrics, &local, &quotas),
             stories: Stories::new(config.remembered_requests),
             requests: TaskTracker::new(),
@@ -108,7 +114,9 @@ impl Node {
             audit,
             colleagues,
             leaving,
-        })))
+        });
+        agents.follow(&hub);
+        Ok(Self(hub))
     }
 
     /// Serves a connection to the agents' listener.
@@ -160,7 +168,7 @@ impl Node {
     /// Leaves in good order; `links` are the tasks that serve agents. First nobody is sent here any
     /// more and agents are asked to go elsewhere, then what runs may finish, then the links end.
     pub async fn leave(&self, links: TaskTracker) {
-        let Hub { leaving, registry, local, requests, .. } = &*self.0;
+        let Hub { leaving, registry, local, requests, kas, .. } = &*self.0;
         leaving.cancel();
         if let Some(registry) = registry {
             registry.leave().await;
@@ -168,6 +176,7 @@ impl Node {
         local.all().iter().for_each(|held| held.way.drain());
         requests.close();
         requests.wait().await;
+        kas.close();
         // Agents that know no other gateway are still here.
         let refusal = || Refusal::new(RefusalCode::Draining, "This gateway is shutting down.");
         local.all().iter().for_each(|held| held.way.dismiss(refusal()));

@@ -14,6 +14,7 @@ mod upgrade;
 mod uri;
 
 pub use caller::AgentCaller;
+pub(crate) use caller::{denied, trace};
 pub use gateway::{RequestOptions, make_request};
 pub use headers::{canonical, strip_hop_by_hop};
 pub use impersonation::Impersonation;

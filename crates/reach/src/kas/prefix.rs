@@ -3,10 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 /// Whose package names are on the wire.
 ///
 /// It stands in front of every gRPC path and inside every `Any` type URL, and nowhere else.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum Prefix {
     /// `gitlab.agent.…`, as in GitLab's kas and agentk.
     #[default]

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::Args;
 use tarbet_identity::Secret;
 use tarbet_link::ProxySettings;
-use tarbet_reach::agent::{self, Surroundings};
+use tarbet_reach::agent::{self, Pod, Surroundings};
+use tarbet_reach::kas::Prefix;
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::problem::chain;
@@ -18,6 +19,7 @@ pub const EXAMPLES: &str = "Examples:
   tarbet agent --gateway wss://gateway.example.org --token-file /etc/tarbet/token
   tarbet agent --gateway grpcs://gw1:8150 --gateway grpcs://gw2:8150 --token-file token \\
                --kubeconfig ~/.kube/config --policy policy.yaml
+  tarbet agent --kas-address wss://kas.gitlab.example.org --token-file /etc/agentk/token
 
 Nothing listens at the site but the probe port. What may be reached is decided by the policy
 beside the agent; without one: the Kubernetes API, within the RBAC of the agent's own account.";
@@ -29,6 +31,18 @@ pub struct AgentArgs {
     /// A gateway to dial: grpc://, grpcs://, ws://, wss:// or https://; may be repeated
     #[arg(long = "gateway", value_name = "URL")]
     gateways: Vec<String>,
+    /// A kas to join, by its own protocol: grpc://, grpcs://, ws:// or wss://
+    #[arg(long, value_name = "URL")]
+    kas_address: Option<String>,
+    /// The package names the kas uses: gitlab or plural
+    #[arg(long, value_name = "NAME")]
+    kas_prefix: Option<Prefix>,
+    /// The name in the certificate of the kas, if it is not the one in its address
+    #[arg(long, value_name = "NAME")]
+    kas_tls_server_name: Option<String>,
+    /// Take any certificate of the kas; for a trial only
+    #[arg(long)]
+    kas_insecure_skip_tls_verify: bool,
     /// The file with the site's token
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -76,6 +90,10 @@ fn merged(mut config: agent::AgentConfig, args: AgentArgs) -> agent::AgentConfig
     if !args.headers.is_empty() {
         config.headers = args.headers;
     }
+    config.kas.address = args.kas_address.or(config.kas.address);
+    config.kas.prefix = args.kas_prefix.unwrap_or(config.kas.prefix);
+    config.kas.tls_server_name = args.kas_tls_server_name.or(config.kas.tls_server_name);
+    config.kas.insecure_skip_tls_verify |= args.kas_insecure_skip_tls_verify;
     config.token_file = args.token_file.or(config.token_file);
     config.ca_file = args.ca_file.or(config.ca_file);
     config.policy_file = args.policy.or(config.policy_file);
@@ -102,5 +120,10 @@ fn surroundings() -> Result<Surroundings, Problem> {
     })?;
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let token = std::env::var("AGENTK_TOKEN").ok().map(Secret::new);
-    Ok(Surroundings { host: host.trim().to_owned(), proxies, token })
+    let host = host.trim().to_owned();
+    let pod = Pod {
+        namespace: std::env::var("POD_NAMESPACE").unwrap_or_else(|_| "default".into()),
+        name: std::env::var("POD_NAME").unwrap_or_else(|_| host.clone()),
+    };
+    Ok(Surroundings { host, proxies, token, pod })
 }

@@ -112,6 +112,15 @@ codes! {
                shared secret or user tokens, the Kubernetes listener user tokens, the private listener JWTs of \
                the gateways' own secret. One kind is never accepted in place of another."
     }
+    GITLAB_UNAVAILABLE = "TB-1304" "GitLab cannot be asked" {
+        whose: Upstream, retry: true, http: 503, exit: 1,
+        hop: "entry gateway → GitLab",
+        cause: "GitLab, which checks these credentials, did not answer or answered something else",
+        remedy: "check gateway.kas.gitlab: its address, its secret and the network to it",
+        page: "Where `gitlab.address` is set, GitLab says who may use which agent. Its answers are used again for at \
+               most a minute, so that a revoked token is soon refused; when GitLab is away for longer, nobody can \
+               be let in by its word. Users with tokens of this gateway are not affected."
+    }
     QUOTA_EXCEEDED = "TB-1401" "a quota is used up" {
         whose: Caller, retry: true, http: 429, exit: 4,
         hop: "gateway",

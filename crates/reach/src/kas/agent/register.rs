@@ -30,6 +30,7 @@ pub(super) async fn stay_registered(core: Arc<Core>, stop: CancellationToken) {
         let pause = match outcome {
             Ok(()) => {
                 (failures, registered) = (0, true);
+                core.no_trouble();
                 core.config.register_every
             }
             Err(status) => {

@@ -44,6 +44,7 @@ async fn keep_open(core: Arc<Core>, stop: CancellationToken) {
         };
         match outcome {
             Ok(Some(request)) => {
+                core.no_trouble();
                 activate(&core, &stop);
                 request.serve(&core).await;
                 core.count(|counts| *counts = Counts { idle: counts.idle + 1, busy: counts.busy - 1 });
@@ -55,9 +56,9 @@ async fn keep_open(core: Arc<Core>, stop: CancellationToken) {
                     failures = 0;
                 }
                 tracing::debug!(code = ?status.code(), cause = status.message(), "A tunnel could not be opened.");
-                core.status.send_modify(|now| now.trouble = Some(status.message().to_owned()));
                 // These two are how a kas ends tunnels of calls that nobody waits for any more.
                 if !matches!(status.code(), Code::Cancelled | Code::DeadlineExceeded) {
+                    core.status.send_modify(|now| now.trouble = Some(status.message().to_owned()));
                     let pause = core.config.reopen.delay(failures, rand::random());
                     failures = failures.saturating_add(1);
                     tokio::select! {
@@ -161,6 +162,11 @@ impl Core {
         change(&mut counts);
         let now = *counts;
         self.status.send_modify(|status| (status.idle, status.busy) = (now.idle, now.busy));
+    }
+
+    /// Something that failed before succeeded.
+    pub(super) fn no_trouble(&self) {
+        self.status.send_if_modified(|status| status.trouble.take().is_some());
     }
 
     /// Waits until no call runs.

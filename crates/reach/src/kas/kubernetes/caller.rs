@@ -11,6 +11,8 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::gateway::{RequestOptions, make_request};
+use super::impersonation::Impersonation;
+use crate::kas::call::Call;
 use crate::kas::pool::TunnelPool;
 use crate::kas::prefix::{MethodPath, Rpc};
 
@@ -30,15 +32,39 @@ pub struct AgentCaller {
 impl AgentCaller {
     /// Sends a request and gives the response as soon as its head is there.
     pub async fn send(&self, request: Request<Body>) -> Result<Response<Body>, Status> {
+        let metadata = trace(request.headers());
+        let call = self.open(&metadata).await?;
+        self.send_on(call, request).await
+    }
+
+    /// Waits for a tunnel. No request is sent yet.
+    pub(crate) async fn open(&self, metadata: &HeaderMap) -> Result<Call, Status> {
         let method = MethodPath::of(Rpc::MakeRequest, self.options.prefix);
         let until = Instant::now() + self.max_wait;
-        let call = self.pool.open(self.agent, &method, &trace(request.headers()), until).await?;
-        make_request(call, request, &self.options).await
+        self.pool.open(self.agent, &method, metadata, until).await
+    }
+
+    /// Sends a request through a tunnel and gives the response as soon as its head is there. Whom it
+    /// impersonates by its headers goes along in the form of the protocol, unless the options say whom.
+    pub(crate) async fn send_on(
+        &self,
+        call: Call,
+        mut request: Request<Body>,
+    ) -> Result<Response<Body>, Status> {
+        let own;
+        let options = match (&self.options.impersonation, Impersonation::take(request.headers_mut())) {
+            (None, Some(who)) => {
+                own = RequestOptions { impersonation: Some(who), ..self.options.clone() };
+                &own
+            }
+            _ => &self.options,
+        };
+        make_request(call, request, options).await
     }
 }
 
 /// What of a request's headers the call itself carries on.
-fn trace(headers: &HeaderMap) -> HeaderMap {
+pub(crate) fn trace(headers: &HeaderMap) -> HeaderMap {
     let names = ["traceparent", "tracestate", "x-request-id"];
     names.into_iter().filter_map(|name| Some((name.parse().ok()?, headers.get(name)?.clone()))).collect()
 }
@@ -50,7 +76,7 @@ impl Caller for AgentCaller {
 }
 
 /// What a failed call means to an HTTP caller.
-fn denied(status: &Status) -> LinkError {
+pub(crate) fn denied(status: &Status) -> LinkError {
     use tonic::Code as Grpc;
     let (code, untouched): (&Code, bool) = match status.code() {
         Grpc::DeadlineExceeded => (&reach::SITE_NOT_CONNECTED, true),

@@ -1,7 +1,7 @@
 //! As whom a request goes to the API server.
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use prost::Message;
 use prost_types::Any;
 use tonic::Status;
@@ -9,6 +9,8 @@ use tonic::Status;
 use crate::kas::prefix::Prefix;
 use crate::kas::proto::{kubernetes_api as gitlab, plural_kubernetes_api as plural};
 
+/// What all headers begin with by which a request asks to be somebody.
+const ASKED: &str = "impersonate-";
 const EXTRA: &str = "kubernetes_api.rpc.HeaderExtra";
 
 /// What the name of a header may hold as it is; the percent sign begins an escape.
@@ -150,13 +152,49 @@ impl Impersonation {
     }
 }
 
+impl Impersonation {
+    /// Takes out of a request's headers what [`apply`](Self::apply) puts there. Whatever does not name
+    /// exactly one user, or has a part that is not understood, stays as it is, for the API server to
+    /// judge.
+    pub fn take(headers: &mut HeaderMap) -> Option<Self> {
+        let mut who = Self::default();
+        let mut extra: Vec<(String, Vec<String>)> = Vec::new();
+        for (name, value) in headers.iter().filter(|(name, _)| name.as_str().starts_with(ASKED)) {
+            let text = value.to_str().ok()?.to_owned();
+            match name.as_str().strip_prefix(ASKED)? {
+                "user" if who.username.is_empty() && !text.is_empty() => who.username = text,
+                "uid" if who.uid.is_empty() => who.uid = text,
+                "group" => who.groups.push(text),
+                other => {
+                    let key = other.strip_prefix("extra-")?;
+                    let key = percent_decode_str(key).decode_utf8().ok()?.into_owned();
+                    match extra.iter_mut().find(|(known, _)| *known == key) {
+                        Some((_, values)) => values.push(text),
+                        None => extra.push((key, vec![text])),
+                    }
+                }
+            }
+        }
+        if who.username.is_empty() {
+            return None;
+        }
+        let names: Vec<HeaderName> =
+            headers.keys().filter(|name| name.as_str().starts_with(ASKED)).cloned().collect();
+        for name in names {
+            headers.remove(name);
+        }
+        Some(Self { extra, ..who })
+    }
+}
+
 /// Whether a request impersonates anybody by its own headers.
 fn asked_for(headers: &HeaderMap) -> bool {
-    headers.keys().any(|name| name.as_str().starts_with("impersonate-"))
+    headers.keys().any(|name| name.as_str().starts_with(ASKED))
 }
 
 #[cfg(test)]
 mod tests {
+    use http::header;
     use proptest::prelude::*;
 
     use super::*;
@@ -198,6 +236,23 @@ mod tests {
     }
 
     #[test]
+    fn headers_that_are_not_plain_stay() {
+        for pairs in [
+            &[("impersonate-group", "system:masters")][..],
+            &[("impersonate-user", "a"), ("impersonate-user", "b")],
+            &[("impersonate-user", "a"), ("impersonate-odd", "b")],
+        ] {
+            let mut headers = HeaderMap::new();
+            for (name, value) in pairs {
+                headers.append(*name, HeaderValue::from_static(value));
+            }
+            let before = headers.clone();
+            assert_eq!(Impersonation::take(&mut headers), None);
+            assert_eq!(headers, before);
+        }
+    }
+
+    #[test]
     fn nobody_is_nobody_and_a_group_alone_is_refused() {
         let none = Impersonation::default().to_any(Prefix::Gitlab);
         assert_eq!(Impersonation::from_any(&none, Prefix::Gitlab).unwrap(), None);
@@ -216,6 +271,16 @@ mod tests {
                     let _ = who.apply(&mut HeaderMap::new());
                 }
             }
+        }
+
+        #[test]
+        fn headers_there_and_back(username in "[a-z:]{1,10}", groups in proptest::collection::vec("[a-z:]{1,8}", 0..3),
+                                  uid in "[a-z]{0,4}", key in "[a-z/. ]{1,8}", values in proptest::collection::vec("[a-z]{0,4}", 1..3)) {
+            let who = Impersonation { username, groups, uid, extra: vec![(key, values)], roles: Vec::new() };
+            let mut headers = HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_static("x"))]);
+            who.apply(&mut headers).unwrap();
+            prop_assert_eq!(Impersonation::take(&mut headers), Some(who));
+            prop_assert_eq!(headers.len(), 1);
         }
 
         #[test]

@@ -1,0 +1,112 @@
+//! What a gateway can be told about the protocol of kas.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+use crate::kas::Prefix;
+
+/// The longest that the word of GitLab may be used again: a revoked token is dead within a minute.
+const LONGEST: Duration = Duration::from_mins(1);
+
+/// Agents and callers that speak the protocol of kas, on the same listeners as all others.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct KasSection {
+    /// The package names on the wire: `gitlab` or `plural`.
+    pub prefix: Prefix,
+    /// The GitLab that knows agents and callers. Absent: the sites and users of this gateway.
+    pub gitlab: Option<GitlabSection>,
+    /// A file with the secret, in base64, of those who call the gRPC services of the API listener.
+    pub api_secret_file: Option<PathBuf>,
+    /// What is cut off the paths of Kubernetes clients.
+    pub url_path_prefix: String,
+    /// Calls that the bearers of one agent token may make in a minute. Each proxied request is one.
+    pub calls_per_minute: u32,
+    /// The age that an agent's connection may reach; it is asked to move at a fifth of it.
+    #[serde(with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub max_connection_age: Duration,
+}
+
+impl Default for KasSection {
+    fn default() -> Self {
+        Self {
+            prefix: Prefix::default(),
+            gitlab: None,
+            api_secret_file: None,
+            url_path_prefix: "/".into(),
+            calls_per_minute: 40_000,
+            max_connection_age: Duration::from_hours(2),
+        }
+    }
+}
+
+/// A GitLab that knows agents and callers.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GitlabSection {
+    /// Its URL.
+    pub address: String,
+    /// The URL that people use, for the origin of browsers; the address if absent.
+    #[serde(default)]
+    pub external_url: Option<String>,
+    /// A file with the secret shared with it, in base64.
+    pub secret_file: PathBuf,
+    /// An authority to trust besides the system's.
+    #[serde(default)]
+    pub ca_file: Option<PathBuf>,
+    /// How long its yes is used again; a minute at most.
+    #[serde(default = "longest", with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub cache: Duration,
+    /// How long its no is used again.
+    #[serde(default = "short", with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub refusal_cache: Duration,
+}
+
+fn longest() -> Duration {
+    LONGEST
+}
+
+fn short() -> Duration {
+    Duration::from_secs(10)
+}
+
+impl KasSection {
+    /// What the types alone cannot refuse: dotted setting and message.
+    pub fn mistakes(&self) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        let mut wrong = |setting: &str, message: &str| found.push((setting.to_owned(), message.to_owned()));
+        if !(self.url_path_prefix.starts_with('/') && self.url_path_prefix.ends_with('/')) {
+            wrong("url_path_prefix", "must begin and end with a slash");
+        }
+        if self.calls_per_minute == 0 {
+            wrong("calls_per_minute", "must be at least 1");
+        }
+        if self.max_connection_age < Duration::from_secs(10) {
+            wrong("max_connection_age", "must be at least 10 s");
+        }
+        if let Some(gitlab) = &self.gitlab {
+            let is_web =
+                |text: &str| Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "http" | "https"));
+            if !is_web(&gitlab.address) {
+                wrong("gitlab.address", "must be an http or https URL");
+            }
+            if gitlab.external_url.as_deref().is_some_and(|url| !is_web(url)) {
+                wrong("gitlab.external_url", "must be an http or https URL");
+            }
+            if gitlab.cache > LONGEST {
+                wrong(
+                    "gitlab.cache",
+                    "must be at most 60 s, so that a revoked token is dead within a minute",
+                );
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,180 @@
+//! Which agents' processes are connected: noted when they register, told on the API listener.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use axum::routing::post;
+use http::{HeaderMap, HeaderValue, header};
+use jiff::Timestamp;
+use prost::Message;
+use serde::{Deserialize, Serialize};
+use tarbet_store::{Invalid, Record, Store, Table};
+use tarbet_telemetry::problem::chain;
+use tonic::Status;
+
+use crate::gateway::Hub;
+use crate::kas::frame::put;
+use crate::kas::inbox::Inbox;
+use crate::kas::outbox::{OutboxBody, outbox};
+use crate::kas::proto::agent_tracker::ConnectedAgentInfo;
+use crate::kas::proto::agent_tracker::rpc::{
+    GetConnectedAgentsRequest, GetConnectedAgentsResponse, get_connected_agents_request as wanted,
+};
+use crate::kas::proto::entity::{AgentMeta, KubernetesVersion};
+use crate::kas::{Agent, Rpc, meta, status};
+
+/// How long a process counts as connected after it last said so; it says so every five minutes, and
+/// the original keeps it as long.
+const KEPT: Duration = Duration::from_mins(5);
+
+/// One process of an agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Connected {
+    agent: i64,
+    project: i64,
+    pod: i64,
+    since: Timestamp,
+    version: String,
+    commit: String,
+    namespace: String,
+    name: String,
+    kubernetes: [String; 4],
+}
+
+impl Record for Connected {
+    const KIND: &'static str = "kas-agent";
+}
+
+/// The processes that are connected to any gateway. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Tracker(Table<(String, String), Connected>);
+
+impl Tracker {
+    pub(super) fn new(store: &Store) -> Result<Self, Invalid> {
+        Table::new(store, "kas-agents").map(Self)
+    }
+
+    pub(super) async fn register(
+        &self,
+        agent: &Agent,
+        pod: i64,
+        meta: AgentMeta,
+        now: Timestamp,
+    ) -> Result<(), Status> {
+        let key = (agent.id.to_string(), pod.to_string());
+        let before = self.0.get(&key).await.map_err(|error| failed(&error))?;
+        let KubernetesVersion { major, minor, git_version, platform } =
+            meta.kubernetes_version.unwrap_or_default();
+        let connected = Connected {
+            agent: agent.id,
+            project: agent.project_id,
+            pod,
+            since: before.map_or(now, |before| before.value.since),
+            version: meta.version,
+            commit: meta.commit_id,
+            namespace: meta.pod_namespace,
+            name: meta.pod_name,
+            kubernetes: [major, minor, git_version, platform],
+        };
+        self.0.put_for(&key, &connected, KEPT).await.map(drop).map_err(|error| failed(&error))
+    }
+
+    pub(super) async fn unregister(&self, agent: &Agent, pod: i64) -> Result<(), Status> {
+        let key = (agent.id.to_string(), pod.to_string());
+        self.0.delete(&key).await.map(drop).map_err(|error| failed(&error))
+    }
+
+    async fn find(&self, wanted: &wanted::Request) -> Result<Vec<ConnectedAgentInfo>, Status> {
+        let listing = match wanted {
+            wanted::Request::AgentId(id) => self.0.list_under(&id.to_string()).await,
+            wanted::Request::ProjectId(_) => self.0.list().await,
+        };
+        let records = listing.map_err(|error| failed(&error))?.records.into_iter();
+        let meant = records.map(|(_, found)| found.value).filter(|found| match wanted {
+            wanted::Request::AgentId(_) => true,
+            wanted::Request::ProjectId(id) => found.project == *id,
+        });
+        Ok(meant.map(tell).collect())
+    }
+}
+
+fn tell(found: Connected) -> ConnectedAgentInfo {
+    let [major, minor, git_version, platform] = found.kubernetes;
+    ConnectedAgentInfo {
+        agent_meta: Some(AgentMeta {
+            version: found.version,
+            commit_id: found.commit,
+            pod_namespace: found.namespace,
+            pod_name: found.name,
+            kubernetes_version: Some(KubernetesVersion { major, minor, git_version, platform }),
+        }),
+        connected_at: Some(prost_types::Timestamp {
+            seconds: found.since.as_second(),
+            nanos: found.since.subsec_nanosecond(),
+        }),
+        connection_id: found.pod,
+        agent_id: found.agent,
+        project_id: found.project,
+    }
+}
+
+fn failed(error: &tarbet_store::Error) -> Status {
+    tracing::warn!(error = %chain(error), "The list of connected agents cannot be kept.");
+    Status::unavailable("gateway → store: the list of connected agents cannot be reached")
+}
+
+/// The gRPC services of the API listener.
+pub(in crate::gateway) fn routes(hub: &Hub) -> axum::Router<Arc<Hub>> {
+    axum::Router::new().route(Rpc::GetConnectedAgents.path(hub.kas.prefix), post(connected_agents))
+}
+
+async fn connected_agents(State(hub): State<Arc<Hub>>, request: Request) -> Response {
+    let (head, body) = request.into_parts();
+    let answered = async {
+        admit(&hub, &head.headers)?;
+        let mut inbox = Inbox::new(&head.headers, body)?;
+        let malformed = |what: &str| Status::invalid_argument(format!("GetConnectedAgents: {what}"));
+        let message = inbox.message().await.ok_or_else(|| malformed("the call has no message"))??;
+        let asked = GetConnectedAgentsRequest::decode(message)
+            .map_err(|_| malformed("the message is not that of the method"))?;
+        let wanted = asked.request.ok_or_else(|| malformed("neither an agent nor a project is named"))?;
+        Ok(GetConnectedAgentsResponse { agents: hub.kas.tracker.find(&wanted).await? })
+    };
+    let mut response = match answered.await {
+        Ok(answer) => {
+            let (outbox, body) = outbox();
+            outbox.push(|buffer| put(buffer, &answer));
+            outbox.answer(&Status::ok(""));
+            Response::new(axum::body::Body::new(body))
+        }
+        Err(status) => {
+            let mut refusal = Response::new(axum::body::Body::new(OutboxBody::empty()));
+            refusal.headers_mut().extend(status::to_headers(&status));
+            refusal
+        }
+    };
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    response
+}
+
+fn admit(hub: &Hub, headers: &HeaderMap) -> Result<(), Status> {
+    let refused = || Status::unauthenticated("GitLab → gateway: JWT validation failed");
+    let token = meta::bearer(headers).ok_or_else(refused)?;
+    let Some(callers) = &hub.kas.callers else {
+        tracing::info!("The gRPC API was called, and gateway.kas.api_secret_file is not set.");
+        return Err(refused());
+    };
+    let claims = callers.verifier.verify(token, Timestamp::now()).map_err(|error| {
+        tracing::info!(cause = %chain(&error), "A caller of the gRPC API was refused.");
+        refused()
+    })?;
+    match claims.issuer {
+        Some(issuer) if callers.issuers.contains(&issuer) => Ok(()),
+        issuer => {
+            tracing::info!(?issuer, "A caller of the gRPC API was refused: its token is of somebody else.");
+            Err(refused())
+        }
+    }
+}

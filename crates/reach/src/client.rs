@@ -45,7 +45,7 @@ pub struct Client {
 impl Client {
     /// A client of the gateway whose API listener is at `url`, with the caller's token.
     pub fn new(url: &str, token: Secret, ca_file: Option<&Path>) -> Result<Self, Problem> {
-        Ok(Self::with(url, token, crate::dial::to_gateways(ca_file)?))
+        Ok(Self::with(url, token, crate::dial::to_gateways(ca_file, None)?))
     }
 
     /// The same over any way to make connections.

@@ -25,6 +25,8 @@ pub struct GatewayConfig {
     pub api: ListenerConfig,
     /// Where kubectl and other Kubernetes clients come in.
     pub kubernetes: ListenerConfig,
+    /// Whether Kubernetes clients are let in at all.
+    pub serve_kubernetes: bool,
     /// Where other gateways come in.
     pub private: PrivateConfig,
     /// Agents and callers that speak the protocol of kas.
@@ -58,6 +60,7 @@ impl Default for GatewayConfig {
             agents: ListenerConfig::at(Ipv4Addr::LOCALHOST, 8150),
             api: ListenerConfig::at(Ipv4Addr::LOCALHOST, 8153),
             kubernetes: ListenerConfig::at(Ipv4Addr::UNSPECIFIED, 8154),
+            serve_kubernetes: true,
             private: PrivateConfig::default(),
             kas: KasSection::default(),
             admin_token_file: None,
@@ -143,12 +146,14 @@ pub struct PrivateConfig {
     pub secret_file: Option<PathBuf>,
     /// The authority of the other gateways' certificates, besides those of the system.
     pub ca_file: Option<PathBuf>,
+    /// The name in the other gateways' certificates, if it is not the one in their URLs.
+    pub tls_server_name: Option<String>,
 }
 
 impl Default for PrivateConfig {
     fn default() -> Self {
         let ListenerConfig { listen, tls } = ListenerConfig::at(Ipv4Addr::LOCALHOST, 8155);
-        Self { listen, tls, advertise: None, secret_file: None, ca_file: None }
+        Self { listen, tls, advertise: None, secret_file: None, ca_file: None, tls_server_name: None }
     }
 }
 

@@ -16,7 +16,15 @@ use crate::peers::Connect;
 
 /// TLS towards gateways: trusts the system's authorities, and those in this file.
 pub fn tls(ca_file: Option<&Path>) -> Result<Connector, Problem> {
+    named(ca_file, None)
+}
+
+/// The same, expecting this name in certificates whatever the URL says.
+fn named(ca_file: Option<&Path>, server_name: Option<&str>) -> Result<Connector, Problem> {
     let mut tls = ClientTls::new().alpn(["http/1.1"]);
+    if let Some(name) = server_name {
+        tls = tls.server_name(name);
+    }
     if let Some(file) = ca_file {
         tls = tls.add_ca(CaSource::File(file.to_owned()));
     }
@@ -27,8 +35,8 @@ pub fn tls(ca_file: Option<&Path>) -> Result<Connector, Problem> {
 }
 
 /// How gateways, and our own clients, dial a gateway.
-pub fn to_gateways(ca_file: Option<&Path>) -> Result<Connect, Problem> {
-    let tls = tls(ca_file)?;
+pub fn to_gateways(ca_file: Option<&Path>, server_name: Option<&str>) -> Result<Connect, Problem> {
+    let tls = named(ca_file, server_name)?;
     Ok(std::sync::Arc::new(move |url: String| {
         let tls = tls.clone();
         async move {

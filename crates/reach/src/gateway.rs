@@ -41,7 +41,8 @@ pub struct Gateway {
     node: Node,
     agents: Listener,
     api: Listener,
-    kubernetes: Listener,
+    /// Absent if Kubernetes clients are not let in.
+    kubernetes: Option<Listener>,
     private: Listener,
     audit: Option<Writer>,
 }
@@ -53,8 +54,8 @@ pub struct Addresses {
     pub agents: SocketAddr,
     /// API.
     pub api: SocketAddr,
-    /// Kubernetes clients.
-    pub kubernetes: SocketAddr,
+    /// Kubernetes clients, if they are let in.
+    pub kubernetes: Option<SocketAddr>,
     /// Other gateways.
     pub private: SocketAddr,
 }
@@ -101,7 +102,11 @@ impl Gateway {
             Listener::bind("agents", config.agents.listen, config.agents.tls.as_ref(), &both).await?;
         let api = Listener::bind("api", config.api.listen, config.api.tls.as_ref(), &both).await?;
         let kube = &config.kubernetes;
-        let kubernetes = Listener::bind("kubernetes", kube.listen, kube.tls.as_ref(), &both).await?;
+        let kubernetes = if config.serve_kubernetes {
+            Some(Listener::bind("kubernetes", kube.listen, kube.tls.as_ref(), &both).await?)
+        } else {
+            None
+        };
         let private =
             Listener::bind("private", config.private.listen, config.private.tls.as_ref(), &["h2"]).await?;
 
@@ -114,7 +119,8 @@ impl Gateway {
         } else {
             None
         };
-        let connect = dial::to_gateways(config.private.ca_file.as_deref())?;
+        let connect =
+            dial::to_gateways(config.private.ca_file.as_deref(), config.private.tls_server_name.as_deref())?;
         let node = Node::new(config, store, sharing, secret, connect, audit, metrics)?;
         Ok(Self { node, agents, api, kubernetes, private, audit: writer })
     }
@@ -124,7 +130,7 @@ impl Gateway {
         Addresses {
             agents: self.agents.address(),
             api: self.api.address(),
-            kubernetes: self.kubernetes.address(),
+            kubernetes: self.kubernetes.as_ref().map(Listener::address),
             private: self.private.address(),
         }
     }
@@ -150,10 +156,12 @@ impl Gateway {
         intake(supervisor, "api listener", api, &requests, move |stream, peer| {
             serving.clone().caller(stream, peer)
         });
-        let serving = node.clone();
-        intake(supervisor, "kubernetes listener", kubernetes, &requests, move |stream, peer| {
-            serving.clone().kubernetes(stream, peer)
-        });
+        if let Some(kubernetes) = kubernetes {
+            let serving = node.clone();
+            intake(supervisor, "kubernetes listener", kubernetes, &requests, move |stream, peer| {
+                serving.clone().kubernetes(stream, peer)
+            });
+        }
         let serving = node.clone();
         intake(supervisor, "private listener", private, &requests, move |stream, peer| {
             serving.clone().gateway(stream, peer)

@@ -4,6 +4,7 @@
 //! [`KasConfig::warnings`], because a key that is silently ignored is a trap. A key that the original
 //! does not have is an error. [`own_url`] reads the environment that goes with it.
 
+mod apply;
 mod listen;
 mod own_url;
 mod redis;
@@ -286,7 +287,7 @@ impl KasConfig {
     /// What an operator should know: keys without effect, and settings that are legal but unwise.
     pub fn warnings(&self) -> Vec<String> {
         let (agent, observability) = (&self.agent, &self.observability);
-        let redis = self.redis.as_ref();
+        let (redis, proxy) = (self.redis.as_ref(), agent.kubernetes_api.as_ref());
         let unused = [
             ("gitaly", self.gitaly.is_some()),
             (
@@ -303,6 +304,44 @@ impl KasConfig {
             ("redis.pool_size", redis.is_some_and(|redis| redis.pool_size.is_some())),
             ("redis.read_timeout", redis.is_some_and(|redis| redis.read_timeout.is_some())),
             ("redis.idle_timeout", redis.is_some_and(|redis| redis.idle_timeout.is_some())),
+            ("redis.dial_timeout", redis.is_some_and(|redis| redis.dial_timeout.is_some())),
+            ("redis.write_timeout", redis.is_some_and(|redis| redis.write_timeout.is_some())),
+            ("observability.tracing", observability.tracing.is_some()),
+            ("observability.prometheus.url_path", is_other(&observability.prometheus, "/metrics")),
+            ("observability.liveness_probe.url_path", is_other(&observability.liveness_probe, "/liveness")),
+            (
+                "observability.readiness_probe.url_path",
+                is_other(&observability.readiness_probe, "/readiness"),
+            ),
+            ("observability.listen.certificate_file", observability.listen.certificate_file.is_some()),
+            ("agent.redis_conn_info_ttl", agent.redis_conn_info_ttl != Span::seconds(300)),
+            ("agent.redis_conn_info_refresh", agent.redis_conn_info_refresh != Span::seconds(240)),
+            ("agent.redis_conn_info_gc", agent.redis_conn_info_gc != Span::seconds(600)),
+            ("agent.listen.listen_grace_period", agent.listen.listen_grace_period != Span::seconds(5)),
+            (
+                "agent.kubernetes_api.listen.listen_grace_period",
+                proxy.is_some_and(|api| api.listen.listen_grace_period != Span::seconds(5)),
+            ),
+            (
+                "agent.kubernetes_api.listen.shutdown_grace_period",
+                proxy.is_some_and(|api| api.listen.shutdown_grace_period != Span::seconds(3600)),
+            ),
+            (
+                "api.listen.max_connection_age",
+                self.api.as_ref().is_some_and(|api| api.listen.max_connection_age.is_some()),
+            ),
+            (
+                "api.listen.listen_grace_period",
+                self.api.as_ref().is_some_and(|api| api.listen.listen_grace_period.is_some()),
+            ),
+            (
+                "private_api.listen.max_connection_age",
+                self.private_api.as_ref().is_some_and(|api| api.listen.max_connection_age.is_some()),
+            ),
+            (
+                "private_api.listen.listen_grace_period",
+                self.private_api.as_ref().is_some_and(|api| api.listen.listen_grace_period.is_some()),
+            ),
         ];
         let mut warnings: Vec<String> = unused
             .iter()
@@ -327,6 +366,10 @@ impl KasConfig {
         }
         warnings
     }
+}
+
+fn is_other(path: &UrlPath, usual: &str) -> bool {
+    path.url_path.as_deref().is_some_and(|path| path != usual)
 }
 
 #[cfg(test)]

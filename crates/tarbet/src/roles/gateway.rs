@@ -1,6 +1,9 @@
 //! `tarbet gateway`: the public side.
 
+mod kas;
+
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 
 use clap::Args;
 use tarbet_reach::gateway::Gateway;
@@ -13,6 +16,7 @@ pub const EXAMPLES: &str = "Examples:
   tarbet gateway -c gateway.yaml
   tarbet gateway --set store.kind=redis --set store.url=redis://10.0.0.9:6379 \\
                  --set gateway.private.secret_file=/etc/tarbet/secret
+  tarbet gateway --kas-config /etc/kas/config.yaml
 
 Listeners (each with its own address and TLS): agents 8150, observability 8151, API 8153,
 Kubernetes 8154, other gateways 8155.";
@@ -20,10 +24,23 @@ Kubernetes 8154, other gateways 8155.";
 const OBSERVE_AT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8151);
 
 #[derive(Debug, Args)]
-pub struct GatewayArgs {}
+pub struct GatewayArgs {
+    /// The configuration file of a kas (YAML), to stand in its place; OWN_PRIVATE_API_* are read, too
+    #[arg(long, visible_alias = "configuration-file", value_name = "FILE")]
+    kas_config: Option<PathBuf>,
+}
 
-pub fn run(config: Config, _args: GatewayArgs) -> Result<(), Problem> {
-    Process::run("gateway", &config, OBSERVE_AT, |process| start(process, config.clone()))
+pub fn run(mut config: Config, args: GatewayArgs) -> Result<(), Problem> {
+    let warnings = match &args.kas_config {
+        Some(file) => kas::lay_over(&mut config, file)?,
+        None => Vec::new(),
+    };
+    Process::run("gateway", &config, OBSERVE_AT, |process| {
+        for warning in warnings {
+            tracing::warn!(warning, "The kas configuration has something to know.");
+        }
+        start(process, config.clone())
+    })
 }
 
 async fn start(process: Process, config: Config) -> Result<(), Problem> {

@@ -56,7 +56,7 @@ async fn start(process: Process, config: Config, folder: PathBuf) -> Result<(), 
     let at = gateway.addresses();
     let endpoint = Endpoint {
         api: format!("https://{}", at.api),
-        kubernetes: format!("https://{}", at.kubernetes),
+        kubernetes: at.kubernetes.map_or_else(String::new, |address| format!("https://{address}")),
         agents: format!("grpcs://{}", at.agents),
         token_file,
         ca_file: Some(folder.join("authority/ca.crt")),

@@ -1,6 +1,9 @@
 use proptest::prelude::*;
 
+use tarbet_store::StoreConfig;
+
 use super::*;
+use crate::config::GatewayConfig;
 
 const FULL: &str = r"
 gitlab:
@@ -105,10 +108,55 @@ fn every_key_is_known_and_the_unused_are_named() {
         "redis.pool_size",
         "redis.read_timeout",
         "redis.idle_timeout",
+        "redis.dial_timeout",
+        "redis.write_timeout",
+        "observability.tracing",
+        "agent.listen.listen_grace_period",
+        "api.listen.max_connection_age",
+        "api.listen.listen_grace_period",
+        "private_api.listen.max_connection_age",
+        "private_api.listen.listen_grace_period",
     ] {
         assert!(warnings.contains(&format!("`{key}` has no effect here")), "{key} in {warnings:?}");
     }
-    assert_eq!(warnings.len(), 12);
+    assert_eq!(warnings.len(), 20, "{warnings:?}");
+}
+
+#[test]
+fn a_file_becomes_a_gateway_and_a_store() {
+    let config = KasConfig::parse(FULL).unwrap();
+    let mut gateway = GatewayConfig::default();
+    config.apply(&mut gateway).unwrap();
+    assert!(gateway.mistakes().is_empty(), "{:?}", gateway.mistakes());
+    assert_eq!(gateway.agents.listen.to_string(), "0.0.0.0:8150");
+    assert_eq!(gateway.agents.tls.unwrap().key_file.unwrap(), std::path::Path::new("/certs/tls.key"));
+    assert_eq!(gateway.kas.calls_per_minute, 100);
+    assert_eq!(gateway.kas.url_path_prefix, "/-/kubernetes-agent/k8s-proxy/");
+    assert_eq!(gateway.kas.api_secret_file.unwrap(), std::path::Path::new("/secrets/api"));
+    assert_eq!(gateway.private.secret_file.unwrap(), std::path::Path::new("/secrets/private"));
+    assert!(gateway.serve_kubernetes);
+    let gitlab = gateway.kas.gitlab.unwrap();
+    assert_eq!((gitlab.cache.as_secs(), gitlab.refusal_cache.as_secs()), (60, 10));
+    let Some(StoreConfig::Redis(redis)) = config.store().unwrap() else { panic!() };
+    assert_eq!((redis.prefix.as_str(), redis.database), ("mine:tarbet", 2));
+    assert_eq!(redis.sentinel.unwrap().addresses.len(), 2);
+
+    let alone = KasConfig::parse("agent: {listen: {address: ':8150', network: tcp6}}").unwrap();
+    alone.apply(&mut GatewayConfig::default()).unwrap();
+    let mut gateway = GatewayConfig::default();
+    alone.apply(&mut gateway).unwrap();
+    assert_eq!(gateway.agents.listen.to_string(), "[::]:8150");
+    assert!(!gateway.serve_kubernetes && alone.store().unwrap().is_none());
+    let server = KasConfig::parse("redis: {server: {address: 'r:6379'}}").unwrap();
+    let Some(StoreConfig::Redis(redis)) = server.store().unwrap() else { panic!() };
+    assert_eq!(
+        (redis.url.unwrap().to_string().as_str(), redis.prefix.as_str()),
+        ("redis://r:6379", "gitlab-kas:tarbet")
+    );
+    for bad in ["{network: unix, address: /x}", "{address: nowhere}", "{address: ':x'}"] {
+        let config = KasConfig::parse(&format!("agent: {{listen: {bad}}}")).unwrap();
+        assert!(config.apply(&mut GatewayConfig::default()).is_err(), "{bad}");
+    }
 }
 
 #[test]

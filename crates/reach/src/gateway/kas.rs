@@ -112,11 +112,6 @@ impl Kas {
     pub(super) async fn serve(&self, stream: ByteStream, carrier: Carrier, leaving: &CancellationToken) {
         self.server.serve(stream, carrier, leaving.clone()).await;
     }
-
-    /// No request needs a tunnel any more.
-    pub(super) fn close(&self) {
-        self.pool.close();
-    }
 }
 
 /// The site of an agent that GitLab knows by this number.

@@ -168,7 +168,7 @@ impl Node {
     /// Leaves in good order; `links` are the tasks that serve agents. First nobody is sent here any
     /// more and agents are asked to go elsewhere, then what runs may finish, then the links end.
     pub async fn leave(&self, links: TaskTracker) {
-        let Hub { leaving, registry, local, requests, kas, .. } = &*self.0;
+        let Hub { leaving, registry, local, requests, .. } = &*self.0;
         leaving.cancel();
         if let Some(registry) = registry {
             registry.leave().await;
@@ -176,7 +176,6 @@ impl Node {
         local.all().iter().for_each(|held| held.way.drain());
         requests.close();
         requests.wait().await;
-        kas.close();
         // Agents that know no other gateway are still here.
         let refusal = || Refusal::new(RefusalCode::Draining, "This gateway is shutting down.");
         local.all().iter().for_each(|held| held.way.dismiss(refusal()));

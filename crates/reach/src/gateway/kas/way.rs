@@ -116,6 +116,8 @@ impl Way for KasWay {
 
     fn dismiss(&self, refusal: Refusal) {
         let status = match refusal.code {
+            // Idle tunnels of a gateway that leaves end well, each with its connection.
+            RefusalCode::Draining => return,
             RefusalCode::Credential | RefusalCode::Revoked => Status::unauthenticated(refusal.text),
             _ => Status::unavailable(refusal.text),
         };

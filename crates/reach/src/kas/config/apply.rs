@@ -125,7 +125,7 @@ impl KasConfig {
         // Only for what the file does not say.
         let usual = "redis://127.0.0.1:6379".parse().map(RedisConfig::at);
         let usual = usual.map_err(|error| contradiction(format!("`redis`: {error}")))?;
-        Ok(Some(StoreConfig::Redis(RedisConfig {
+        Ok(Some(StoreConfig::Redis(Box::new(RedisConfig {
             url,
             sentinel,
             username: redis.username.clone(),
@@ -134,7 +134,7 @@ impl KasConfig {
             prefix,
             tls,
             ..usual
-        })))
+        }))))
     }
 }
 

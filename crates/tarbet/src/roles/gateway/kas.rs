@@ -29,7 +29,7 @@ pub fn lay_over(config: &mut Config, file: &Path) -> Result<Vec<String>, Problem
         config.store = kas.store().map_err(|error| invalid(chain(&error)))?;
     }
     if config.log.filter == "info" {
-        config.log.filter = level(kas.observability.logging.level).to_owned();
+        config.log.filter = level(kas.observability.logging.level).into();
     }
     advertise(config)?;
     let mistakes = config.gateway.mistakes();

@@ -110,6 +110,7 @@ impl Flow {
             .args(["-n", &self.tenant, "--kubeconfig"])
             .arg(self.public.kubeconfig())
             .env_remove("KUBECONFIG")
+            .env("TARBET_STATE", self.folder.path().join("requester"))
             .stdin(Stdio::null())
             .kill_on_drop(true)
             .output()

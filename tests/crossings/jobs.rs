@@ -134,6 +134,19 @@ async fn the_controller_reaches_the_public_cluster_by_the_name_of_its_site_alone
     }
     assert!(all.contains("known-sites") || all.contains("sha256:"), "the agent's key is remembered");
 
+    // In the other direction the whole log is read by the name of the private site.
+    let added = neck.product.run(&neck.gateway, &["site", "add", "private", "-o", "json"]).await.unwrap();
+    let added: Value = serde_json::from_str(&added).unwrap();
+    let (token, near) = (added["token"]["token"].as_str().unwrap(), private.kubeconfig());
+    let near = ["--kubeconfig", near.to_str().unwrap()];
+    let _near = neck.product.agent("private-agent", token, &[&neck.gateway], &near).await.unwrap();
+    let (server, authority) = (neck.gateway.api(), neck.product.authority().display().to_string());
+    let admin = neck.product.admin_token().display().to_string();
+    let whole = ["logs", "first", "--private-site", "private", "--server", &server];
+    let (code, log, error) =
+        flow.request(&[&whole[..], &["--token-file", &admin, "--ca-file", &authority]].concat()).await;
+    assert_eq!((code, log.as_str()), (0, "=== work / say\ngreeting neighbour\n"), "{error}");
+
     // The link is lost while a run goes on; what it brought is delivered when the link is back.
     let (code, _, error) = flow.request(&["submit", "nap", "-p", "who=you", "--name", "second"]).await;
     assert_eq!(code, 0, "{error}");

@@ -148,3 +148,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn where_pods_go_is_said_by_the_offer_alone() {
+    let template = json!({ "nodeSelector": { "kubernetes.io/hostname": "hpc" } });
+    let offer = json!({ "pipeline": "build", "serviceAccount": "builder", "podTemplate": template });
+    let config = json!({ "allowList": ["team-a"], "offers": [offer] });
+    let config: InternalServicesConfigSpec = serde_json::from_value(config).unwrap();
+    let spec = json!({ "request": "build", "podTemplate": { "nodeSelector": { "mine": "yes" } } });
+    let request = object("example", &[], spec);
+    let order = judge("team-a", request.spec.as_ref().unwrap(), &config).unwrap();
+    let run = build(&request, &order, None, &config, "service");
+    let expected = json!({ "serviceAccountName": "builder", "podTemplate": template });
+    assert_eq!(run["spec"]["taskRunTemplate"], expected);
+}

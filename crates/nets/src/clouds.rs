@@ -6,5 +6,8 @@
 
 pub mod auth;
 pub mod azure;
+pub mod gcp;
 pub mod pace;
 pub mod rest;
+
+pub use gcp::{Gcp, GcpConfig};

@@ -105,6 +105,8 @@ pub struct CloudConfig {
     pub local: crate::local::LocalConfig,
     /// Azure.
     pub azure: crate::clouds::azure::AzureConfig,
+    /// Google Cloud.
+    pub gcp: crate::clouds::GcpConfig,
 }
 
 impl Default for CloudConfig {
@@ -113,6 +115,7 @@ impl Default for CloudConfig {
             orchestrator: ListenConfig { host: "127.0.0.1".into(), port: 8081 },
             local: crate::local::LocalConfig::default(),
             azure: crate::clouds::azure::AzureConfig::default(),
+            gcp: crate::clouds::GcpConfig::default(),
         }
     }
 }

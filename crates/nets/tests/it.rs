@@ -5,6 +5,7 @@ mod it {
     mod azure;
     mod bed;
     mod crash;
+    mod gcp;
     mod local;
     mod orchestrator;
     mod sim;

@@ -168,15 +168,6 @@ impl Answer {
     }
 }
 
-/// How an operation stands.
-#[derive(Debug)]
-pub enum Progress<T> {
-    /// It ended so.
-    Done(T),
-    /// Ask again, after the pause the cloud named if it did.
-    Again(Option<Duration>),
-}
-
 /// One cloud's API.
 #[derive(Clone)]
 pub struct Rest {
@@ -201,7 +192,8 @@ impl Rest {
     /// to it are waited out.
     pub async fn call(&self, call: &Call) -> Result<Answer, Error> {
         let patience = Patience::CALL;
-        let end = self.clock.now() + patience.limit;
+        // Only pauses count: a call may itself be held for minutes.
+        let mut paused = Duration::ZERO;
         let mut renewed = false;
         for attempt in 0.. {
             let (asked, failure) = match self.once(call).await {
@@ -216,7 +208,8 @@ impl Rest {
                 Err(Failed::Credentials(error)) => return Err(error),
             };
             let pause = patience.pause(attempt, asked, rand::random());
-            if self.clock.now() + pause > end {
+            paused += pause;
+            if paused > patience.limit {
                 return Err(failure);
             }
             let pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
@@ -243,27 +236,9 @@ impl Rest {
         }
     }
 
-    /// Asks for the state of an operation until it has ended.
-    pub async fn poll<T>(
-        &self,
-        what: &str,
-        mut ask: impl AsyncFnMut() -> Result<Progress<T>, Error>,
-    ) -> Result<T, Error> {
-        let patience = Patience::OPERATION;
-        let end = self.clock.now() + patience.limit;
-        for attempt in 0.. {
-            let asked = match ask().await? {
-                Progress::Done(value) => return Ok(value),
-                Progress::Again(asked) => asked,
-            };
-            let pause = patience.pause(attempt, asked, rand::random());
-            if self.clock.now() + pause > end {
-                break;
-            }
-            self.clock.wait(pause).await;
-        }
-        let minutes = patience.limit.as_secs() / 60;
-        Err(self.failed(what, &format!("the operation did not end within {minutes} minutes")))
+    /// For asking again and again how an operation stands.
+    pub fn waiting<'a>(&'a self, what: &'a str) -> Waiting<'a> {
+        Waiting { rest: self, what, attempt: 0, end: self.clock.now() + Patience::OPERATION.limit }
     }
 
     /// An answer that was not hoped for, as an error.
@@ -293,6 +268,29 @@ impl Rest {
     fn lost(&self, call: &Call, error: &reqwest::Error) -> Error {
         let said = redact(tarbet_telemetry::problem::chain(error), &call.secrets());
         self.failed(&call.named(), &said)
+    }
+}
+
+/// The pauses between questions about one operation.
+pub struct Waiting<'a> {
+    rest: &'a Rest,
+    what: &'a str,
+    attempt: u32,
+    end: Duration,
+}
+
+impl Waiting<'_> {
+    /// Waits before the next question, as long as the cloud asked for if it did; an error when it is enough.
+    pub async fn pause(&mut self, asked: Option<Duration>) -> Result<(), Error> {
+        let clock = self.rest.clock();
+        let pause = Patience::OPERATION.pause(self.attempt, asked, rand::random());
+        if clock.now() + pause > self.end {
+            let minutes = Patience::OPERATION.limit.as_secs() / 60;
+            return Err(self.rest.failed(self.what, &format!("it did not end within {minutes} minutes")));
+        }
+        self.attempt += 1;
+        clock.wait(pause).await;
+        Ok(())
     }
 }
 

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use tarbet_nets::cloud::{Cloud, Guarded};
 use tarbet_nets::clouds::azure::{Azure, Environment};
 use tarbet_nets::clouds::pace::System;
+use tarbet_nets::clouds::gcp::{Gcp, default_credentials};
 use tarbet_nets::config::CloudConfig;
 use tarbet_nets::controller::{Controller, RemoteController};
 use tarbet_nets::local::Local;
@@ -29,6 +30,10 @@ const AZURE_EXAMPLES: &str = "Examples:
   az login && tarbet cloud azure
   AZURE_TENANT_ID=… AZURE_CLIENT_ID=… AZURE_CLIENT_SECRET=… tarbet cloud azure --listen 127.0.0.1:8083";
 
+const GCP_EXAMPLES: &str = "Examples:
+  gcloud auth application-default login && tarbet cloud gcp
+  GOOGLE_APPLICATION_CREDENTIALS=key.json tarbet cloud gcp --set cloud.gcp.vpnRegion=europe-west4";
+
 const OBSERVE_AT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8092);
 
 #[derive(Debug, Subcommand)]
@@ -39,6 +44,9 @@ pub enum CloudCommand {
     /// Azure, through its Resource Manager; as a service principal, a managed identity or whoever did `az login`
     #[command(after_help = AZURE_EXAMPLES)]
     Azure(PublicArgs),
+    /// Google Cloud, through Compute Engine; with a key file, a login of gcloud or the machine's own account
+    #[command(after_help = GCP_EXAMPLES)]
+    Gcp(PublicArgs),
 }
 
 #[derive(Debug, Args)]
@@ -77,6 +85,11 @@ pub fn run(config: Config, command: CloudCommand, format: Format) -> Result<(), 
             let environment = Environment::read(|name| std::env::var(name).ok());
             let azure = Azure::open("azure", &settings.azure, environment, controller, System::shared())?;
             Ok(Arc::new(Guarded::new(settings.azure.policy.clone(), azure)))
+        }),
+        CloudCommand::Gcp(args) => public(&config, &args, "gcp", 8082, |settings, controller| {
+            let settings = default_credentials(settings.gcp.clone(), |name| std::env::var(name).ok());
+            let gcp = Gcp::new("gcp", &settings, controller)?;
+            Ok(Arc::new(Guarded::new(settings.policy, gcp)))
         }),
     }
 }

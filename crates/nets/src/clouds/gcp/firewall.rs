@@ -1,0 +1,251 @@
+//! Rules as firewalls, and back.
+
+use serde_json::{Value, json};
+
+use super::{legal, n, texts};
+use crate::error::Error;
+use crate::model::{ANY, Direction, Rule};
+use crate::plan::rule;
+
+/// What the description begins with; the tags stand behind it.
+const MARK: &str = "paraglider rule:[";
+const NAMES: [(&str, i32); 7] =
+    [("tcp", 6), ("udp", 17), ("icmp", 1), ("esp", 50), ("ah", 51), ("sctp", 132), ("ipip", 94)];
+
+/// What all firewalls of a machine begin with.
+pub(super) fn prefix(namespace: &str, machine: &str) -> String {
+    format!("{}-fw-{machine}-", n(namespace))
+}
+
+/// The network tag of a machine.
+pub(super) fn network_tag(namespace: &str, machine: &str) -> String {
+    format!("{}-instance-{machine}", n(namespace))
+}
+
+/// A machine's short id: the first eight hexadecimal digits of its number.
+pub(super) fn short_id(instance: &Value) -> Option<String> {
+    let number: u64 =
+        instance["id"].as_str().and_then(|id| id.parse().ok()).or_else(|| instance["id"].as_u64())?;
+    Some(format!("{number:x}").chars().take(8).collect())
+}
+
+/// A rule as a firewall; nothing if it has no targets, because the cloud would read that as everybody.
+pub(super) fn firewall(
+    permission: &Rule,
+    namespace: &str,
+    machine: &str,
+    network: &str,
+) -> Result<Option<Value>, Error> {
+    let name = legal(
+        &format!("{}.name", permission.name),
+        format!("{}{}", prefix(namespace, machine), permission.name),
+    )?;
+    if permission.src_port != ANY && rule::has_ports(permission.protocol) {
+        let message = "this cloud's firewalls know no source ports; use -1";
+        return Err(Error::invalid(format!("{}.src_port", permission.name), message));
+    }
+    let targets: Vec<String> = rule::targets(permission)?.iter().map(ToString::to_string).collect();
+    if targets.is_empty() {
+        return Ok(None);
+    }
+    let protocol =
+        if permission.protocol == ANY { "all".to_owned() } else { permission.protocol.to_string() };
+    let mut allowed = json!({ "IPProtocol": protocol });
+    if permission.dst_port != ANY && rule::has_ports(permission.protocol) {
+        if permission.protocol == ANY {
+            let message = "this cloud wants a protocol with a port; name 6 or 17";
+            return Err(Error::invalid(format!("{}.protocol", permission.name), message));
+        }
+        allowed["ports"] = json!([permission.dst_port.to_string()]);
+    }
+    let (direction, ranges) = match permission.direction {
+        Direction::Inbound => ("INGRESS", "sourceRanges"),
+        Direction::Outbound => ("EGRESS", "destinationRanges"),
+    };
+    let mut firewall = json!({
+        "name": name, "network": network, "direction": direction, "allowed": [allowed],
+        "targetTags": [network_tag(namespace, machine)],
+        "description": format!("{MARK}{}]", permission.tags.join(" ")),
+    });
+    firewall[ranges] = json!(targets);
+    Ok(Some(firewall))
+}
+
+/// A firewall as a rule; nothing if it is none of ours.
+pub(super) fn rule(firewall: &Value, prefix: &str) -> Option<Rule> {
+    let name = firewall["name"].as_str()?.strip_prefix(prefix)?.to_owned();
+    let outbound = firewall["direction"] == "EGRESS";
+    let allowed = &firewall["allowed"][0];
+    let spelt = allowed["IPProtocol"].as_str()?;
+    let named = NAMES.iter().find(|(name, _)| *name == spelt).map(|(_, number)| *number);
+    let protocol = if spelt == "all" { ANY } else { named.or_else(|| spelt.parse().ok())? };
+    let description = firewall["description"].as_str().unwrap_or_default();
+    let tags = description.strip_prefix(MARK).and_then(|rest| rest.strip_suffix(']')).unwrap_or_default();
+    Some(Rule {
+        name,
+        targets: texts(&firewall[if outbound { "destinationRanges" } else { "sourceRanges" }])
+            .into_iter()
+            .map(str::to_owned)
+            .collect(),
+        direction: if outbound { Direction::Outbound } else { Direction::Inbound },
+        src_port: ANY,
+        dst_port: allowed["ports"][0].as_str().and_then(|port| port.parse().ok()).unwrap_or(ANY),
+        protocol,
+        tags: tags.split(' ').filter(|tag| !tag.is_empty()).map(str::to_owned).collect(),
+    })
+}
+
+/// Whether a firewall says the same as another, whatever else the cloud added to it.
+pub(super) fn same(found: &Value, wanted: &Value, prefix: &str) -> bool {
+    match (rule(found, prefix), rule(wanted, prefix)) {
+        (Some(found), Some(wanted)) => {
+            let targets = |of: &Rule| rule::targets(of).unwrap_or_default();
+            targets(&found) == targets(&wanted)
+                && Rule { targets: vec![], ..found } == Rule { targets: vec![], ..wanted }
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::plan::verdict::{Packet, matches};
+
+    fn sample() -> Rule {
+        Rule {
+            name: "web".into(),
+            targets: vec!["10.0.0.5/32".into()],
+            direction: Direction::Inbound,
+            src_port: ANY,
+            dst_port: 443,
+            protocol: 6,
+            tags: vec!["clients".into(), "10.0.0.5".into()],
+        }
+    }
+
+    #[test]
+    fn a_rule_goes_there_and_back() {
+        let mut made = firewall(&sample(), "default", "1a2b3c4d", "net").unwrap().unwrap();
+        assert_eq!(made["name"], "para-default-fw-1a2b3c4d-web");
+        assert_eq!(made["targetTags"], json!(["para-default-instance-1a2b3c4d"]));
+        assert_eq!(made["description"], "paraglider rule:[clients 10.0.0.5]");
+        assert_eq!(rule(&made, &prefix("default", "1a2b3c4d")), Some(sample()));
+        // The cloud answers with the name of a protocol.
+        made["allowed"][0]["IPProtocol"] = json!("tcp");
+        assert_eq!(rule(&made, &prefix("default", "1a2b3c4d")), Some(sample()));
+        assert!(rule(&made, &prefix("other", "1a2b3c4d")).is_none());
+    }
+
+    #[test]
+    fn what_the_cloud_cannot_say_is_refused_and_nobody_is_not_everybody() {
+        let make = |rule: Rule| firewall(&rule, "default", "1a2b3c4d", "net");
+        assert!(make(Rule { targets: vec![], ..sample() }).unwrap().is_none());
+        assert!(make(Rule { src_port: 22, ..sample() }).is_err());
+        assert!(make(Rule { protocol: ANY, ..sample() }).is_err());
+        assert!(make(Rule { name: "Web".into(), ..sample() }).is_err());
+        let all = make(Rule { protocol: ANY, dst_port: ANY, direction: Direction::Outbound, ..sample() })
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            (&all["allowed"], &all["destinationRanges"]),
+            (&json!([{ "IPProtocol": "all" }]), &json!(["10.0.0.5/32"]))
+        );
+        assert_eq!(short_id(&json!({ "id": "1234567890123456789" })).unwrap(), "112210f4");
+    }
+
+    /// The verdict of the cloud, by its documentation: rules that apply to the machine, the lowest number
+    /// first and denial before permission; what no rule names is denied inwards and allowed outwards.
+    fn passes(firewalls: &[Value], tag: &str, packet: &Packet, outbound: bool) -> bool {
+        let peer = if outbound { packet.destination } else { packet.source };
+        let applies = |wall: &&Value| {
+            let tags = texts(&wall["targetTags"]);
+            let way = wall["direction"] == if outbound { "EGRESS" } else { "INGRESS" };
+            let ranges = texts(&wall[if outbound { "destinationRanges" } else { "sourceRanges" }]);
+            // An empty list of ranges is everybody.
+            let named = ranges.is_empty()
+                || ranges.iter().any(|range| range.parse::<ipnet::IpNet>().unwrap().contains(&peer));
+            let lists =
+                ["allowed", "denied"].map(|list| wall[list].as_array().cloned().unwrap_or_default()).concat();
+            let spoken = lists.iter().any(|entry| {
+                let ports = texts(&entry["ports"]);
+                let port = ports.is_empty() || ports.contains(&packet.destination_port.to_string().as_str());
+                let protocol = &entry["IPProtocol"];
+                (protocol == "all" || *protocol == packet.protocol.to_string().as_str()) && port
+            });
+            way && named && spoken && (tags.is_empty() || tags.contains(&tag))
+        };
+        let rank = |wall: &&Value| (wall["priority"].as_i64().unwrap_or(1000), wall.get("denied").is_none());
+        firewalls
+            .iter()
+            .filter(applies)
+            .min_by_key(rank)
+            .map_or(outbound, |wall| wall.get("allowed").is_some())
+    }
+
+    #[test]
+    fn the_cloud_judges_packets_as_the_reference_does() {
+        use rand::{Rng, SeedableRng};
+        let effort: usize = std::env::var("EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+        let mut dice = rand::rngs::StdRng::seed_from_u64(7);
+        let address = |dice: &mut rand::rngs::StdRng| {
+            Ipv4Addr::new(10, 0, dice.random_range(0..4), dice.random_range(0..8))
+        };
+        let (mut passed, mut judged) = (0, 0);
+        for _ in 0..200 * effort {
+            let rules: Vec<Rule> = (0..dice.random_range(0..6))
+                .map(|index| {
+                    let protocol = [ANY, 1, 6, 17, 50][dice.random_range(0..5)];
+                    let ported = matches!(protocol, 6 | 17) && dice.random();
+                    let targets = (0..dice.random_range(0..3)).map(|_| {
+                        format!("{}/{}", address(&mut dice), [8, 22, 24, 30, 32][dice.random_range(0..5)])
+                    });
+                    Rule {
+                        name: format!("r{index}"),
+                        targets: targets.collect(),
+                        direction: if dice.random() { Direction::Inbound } else { Direction::Outbound },
+                        src_port: ANY,
+                        dst_port: if ported { [22, 80, 443][dice.random_range(0..3)] } else { ANY },
+                        protocol,
+                        tags: vec!["t".into()],
+                    }
+                })
+                .collect();
+            let mut walls: Vec<Value> = rules
+                .iter()
+                .filter_map(|rule| firewall(rule, "default", "1a2b3c4d", "net").unwrap())
+                .collect();
+            walls.push(json!({
+                "direction": "EGRESS", "priority": 65534, "denied": [{ "IPProtocol": "all" }],
+                "destinationRanges": ["0.0.0.0/0"],
+            }));
+            // A neighbour's rule changes nothing.
+            let open = Rule { targets: vec!["0.0.0.0/0".into()], protocol: ANY, dst_port: ANY, ..sample() };
+            walls.extend(firewall(&open, "default", "ffffffff", "net").unwrap());
+            for _ in 0..500 {
+                let outbound = dice.random();
+                let packet = Packet {
+                    source: address(&mut dice).into(),
+                    destination: address(&mut dice).into(),
+                    protocol: [1, 6, 17, 50, 47][dice.random_range(0..5)],
+                    source_port: 40000,
+                    destination_port: [22, 80, 443, 8080][dice.random_range(0..4)],
+                };
+                let (peer, direction) = if outbound {
+                    (packet.destination, Direction::Outbound)
+                } else {
+                    (packet.source, Direction::Inbound)
+                };
+                let reference =
+                    rules.iter().any(|rule| rule.direction == direction && matches(rule, peer, &packet));
+                let tag = network_tag("default", "1a2b3c4d");
+                assert_eq!(passes(&walls, &tag, &packet, outbound), reference, "{packet:?} {rules:?}");
+                judged += 1;
+                passed += usize::from(reference);
+            }
+        }
+        assert!(passed * 20 > judged && passed < judged, "{passed} of {judged} is no test");
+    }
+}

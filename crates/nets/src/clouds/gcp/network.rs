@@ -1,0 +1,226 @@
+//! Networks, subnets, peerings and the way out.
+
+use http::Method;
+use ipnet::IpNet;
+use serde_json::{Value, json};
+
+use super::{Gcp, Outcome, last, legal, n, project, texts, url};
+use crate::cloud::{Need, needs};
+use crate::controller::ConnectRequest;
+use crate::error::Error;
+use crate::model::{Deployment, Rule};
+use crate::plan::rule;
+use crate::plan::target::{self, Map, Owner};
+
+use super::cloud::Machine;
+
+/// All ranges of a subnet.
+pub(super) fn ranges(subnet: &Value) -> Vec<IpNet> {
+    let secondary = subnet["secondaryIpRanges"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let all =
+        std::iter::once(&subnet["ipCidrRange"]).chain(secondary.iter().map(|range| &range["ipCidrRange"]));
+    all.filter_map(|range| target::parse(range.as_str()?)).collect()
+}
+
+pub(super) fn network_path(project: &str, namespace: &str) -> String {
+    format!("projects/{project}/global/networks/{}-vpc", n(namespace))
+}
+
+impl Gcp {
+    /// The network of a namespace, with all egress denied.
+    async fn network(&self, project: &str, namespace: &str) -> Result<(), Error> {
+        let name = legal("namespace", format!("{}-vpc", n(namespace)))?;
+        let path = network_path(project, namespace);
+        if self.get(&path).await?.is_none() {
+            let body = json!({
+                "name": name, "autoCreateSubnetworks": false, "routingConfig": { "routingMode": "GLOBAL" },
+            });
+            self.insert(&format!("projects/{project}/global/networks"), body).await?;
+        }
+        // Looked for each time: the call that made the network may have stopped here.
+        self.deny(project, namespace).await.map(drop)
+    }
+
+    /// Denies all egress; whether it was not denied before.
+    pub(super) async fn deny(&self, project: &str, namespace: &str) -> Result<Outcome, Error> {
+        let name = legal("namespace", format!("{}-deny-all-egress", n(namespace)))?;
+        if self.get(&format!("projects/{project}/global/firewalls/{name}")).await?.is_some() {
+            return Ok(Outcome::Before);
+        }
+        let body = json!({
+            "name": name, "network": url(&network_path(project, namespace)), "direction": "EGRESS",
+            "priority": 65534, "denied": [{ "IPProtocol": "all" }], "destinationRanges": ["0.0.0.0/0"],
+        });
+        self.insert(&format!("projects/{project}/global/firewalls"), body).await
+    }
+
+    /// The path of a region's subnet; it and the network are made if missing.
+    pub(super) async fn subnet(&self, project: &str, namespace: &str, region: &str) -> Result<String, Error> {
+        let name = legal("description.zone", format!("{}-{region}-subnet", n(namespace)))?;
+        let _turn = self.shape.lock().await;
+        self.network(project, namespace).await?;
+        let subnets = format!("projects/{project}/regions/{region}/subnetworks");
+        let path = format!("{subnets}/{name}");
+        if self.get(&path).await?.is_none() {
+            let space =
+                self.controller.find_spaces(&[0]).await?.into_iter().find(|space| space.addr().is_ipv4());
+            let space =
+                space.ok_or_else(|| Error::Unsupported("Google Cloud needs an IPv4 address space".into()))?;
+            let network = url(&network_path(project, namespace));
+            let body = json!({ "name": name, "network": network, "ipCidrRange": space.to_string() });
+            self.insert(&subnets, body).await?;
+        }
+        Ok(path)
+    }
+
+    /// All spaces of a namespace's network; nothing if there is no network.
+    pub(super) async fn spaces(&self, project: &str, namespace: &str) -> Result<Vec<IpNet>, Error> {
+        let Some(network) = self.get(&network_path(project, namespace)).await? else { return Ok(Vec::new()) };
+        let mut spaces = Vec::new();
+        for path in texts(&network["subnetworks"]) {
+            spaces.extend(self.get(path).await?.as_ref().map(ranges).unwrap_or_default());
+        }
+        Ok(spaces)
+    }
+
+    /// Makes what rules need beside the permission.
+    pub(super) async fn provide(
+        &self,
+        namespace: &str,
+        machine: &Machine,
+        rules: &[Rule],
+    ) -> Result<(), Error> {
+        let subnet = self.get(&machine.subnet).await?.unwrap_or_default();
+        let space = subnet["ipCidrRange"].as_str().and_then(target::parse);
+        let space = space.ok_or_else(|| self.strange("a machine without a subnet"))?;
+        let targets = rules.iter().map(rule::targets).collect::<Result<Vec<_>, _>>()?.concat();
+        if targets.iter().all(|target| space.contains(target)) {
+            return Ok(());
+        }
+        let own = Owner { cloud: self.name.clone(), namespace: namespace.into(), deployment: None, space };
+        let map = Map::new(&self.controller.used_spaces().await?);
+        let deployment =
+            Deployment { id: format!("projects/{}", machine.project), namespace: namespace.into() };
+        for need in needs(rules, &own, &map)? {
+            match need {
+                Need::Public => self.make_nat(&deployment, &machine.region).await?,
+                // One network spans all regions of a namespace.
+                Need::Peering(owner) if owner.namespace == namespace => {}
+                Need::Peering(owner) => self.peer(&machine.project, namespace, &owner).await?,
+                Need::Vpn(owner) => {
+                    let request = ConnectRequest {
+                        cloud_a: self.name.clone(),
+                        cloud_b: owner.cloud,
+                        namespace_a: namespace.into(),
+                        namespace_b: owner.namespace,
+                        spaces_a: vec![space.to_string()],
+                        spaces_b: vec![owner.space.to_string()],
+                    };
+                    self.controller.connect(request).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn peer(&self, own_project: &str, namespace: &str, other: &Owner) -> Result<(), Error> {
+        let other_project = other.deployment.as_deref().map(project).transpose()?.unwrap_or(own_project);
+        let (here, there) = ((own_project, namespace), (other_project, other.namespace.as_str()));
+        let _turn = self.shape.lock().await;
+        for (from, to) in [(here, there), (there, here)] {
+            let path = network_path(from.0, from.1);
+            let name = legal("namespace", format!("{}-{}-peering", n(from.1), to.1))?;
+            let network = self.get(&path).await?.unwrap_or_default();
+            let known =
+                network["peerings"].as_array().into_iter().flatten().any(|peering| peering["name"] == *name);
+            if !known {
+                let peering = json!({
+                    "name": name, "network": url(&network_path(to.0, to.1)), "exchangeSubnetRoutes": true,
+                });
+                let body = json!({ "networkPeering": peering });
+                self.change(Method::POST, &format!("{path}/addPeering"), Some(body)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes away the peerings of a namespace's network; all of them, or those no rule at either end needs.
+    pub(super) async fn unpeer(&self, project: &str, namespace: &str, all: bool) -> Result<(), Error> {
+        let path = network_path(project, namespace);
+        let network = self.get(&path).await?.unwrap_or_default();
+        let peerings = network["peerings"].as_array().cloned().unwrap_or_default();
+        if peerings.is_empty() {
+            return Ok(());
+        }
+        let own = self.spaces(project, namespace).await?;
+        for peering in peerings {
+            let (Some(name), Some(peer)) = (peering["name"].as_str(), peering["network"].as_str()) else {
+                continue;
+            };
+            // Peerings that others made are theirs.
+            let Some((peer_project, peer_namespace)) = ours(peer) else { continue };
+            if name != format!("{}-{peer_namespace}-peering", n(namespace)) {
+                continue;
+            }
+            let needed = !all
+                && (self
+                    .names_any(project, namespace, &self.spaces(peer_project, peer_namespace).await?)
+                    .await?
+                    || self.names_any(peer_project, peer_namespace, &own).await?);
+            if needed {
+                continue;
+            }
+            let far = network_path(peer_project, peer_namespace);
+            let far_name = format!("{}-{namespace}-peering", n(peer_namespace));
+            // The far end first: the near one is how a call that stopped between finds the way again.
+            for (path, name) in [(far.as_str(), far_name.as_str()), (path.as_str(), name)] {
+                let there = self.get(path).await?.unwrap_or_default();
+                let known = there["peerings"].as_array().into_iter().flatten().any(|one| one["name"] == name);
+                if known {
+                    self.change(
+                        Method::POST,
+                        &format!("{path}/removePeering"),
+                        Some(json!({ "name": name })),
+                    )
+                    .await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether any rule of a namespace names a target in these spaces.
+    async fn names_any(&self, project: &str, namespace: &str, spaces: &[IpNet]) -> Result<bool, Error> {
+        let firewalls = self.firewalls(project, namespace, &format!("{}-fw-", n(namespace))).await?;
+        let targets = firewalls.iter().flat_map(|item| {
+            texts(&item["sourceRanges"])
+                .into_iter()
+                .chain(texts(&item["destinationRanges"]))
+                .filter_map(target::parse)
+        });
+        let touches =
+            |target: IpNet| spaces.iter().any(|space| space.contains(&target) || target.contains(space));
+        Ok(targets.into_iter().any(touches))
+    }
+}
+
+/// Project and namespace of a network of ours.
+fn ours(network: &str) -> Option<(&str, &str)> {
+    let project = network.split("projects/").nth(1)?.split('/').next()?;
+    let namespace = last(network).strip_prefix("para-")?.strip_suffix("-vpc")?;
+    Some((project, namespace))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_of_ours_are_known() {
+        assert_eq!(ours(&url(&network_path("p", "default"))), Some(("p", "default")));
+        assert_eq!(ours("https://x/projects/p/global/networks/default"), None);
+        let subnet =
+            json!({ "ipCidrRange": "10.0.0.0/16", "secondaryIpRanges": [{ "ipCidrRange": "10.2.0.0/20" }] });
+        assert_eq!(ranges(&subnet).len(), 2);
+    }
+}

@@ -1,0 +1,105 @@
+"""Google's own client drives the stand-in of its cloud through the scenario that the plugin goes through."""
+
+import json
+import sys
+
+from google.auth.credentials import Credentials
+from googleapiclient.discovery import build
+from googleapiclient.errors import HttpError
+
+BASE = "https://www.googleapis.com/compute/v1/"
+PROJECT, REGION, ZONE = "p", "us-west1", "us-west1-a"
+
+
+class Sesame(Credentials):
+    def refresh(self, request):
+        self.token = "sesame"
+
+
+def main(endpoint):
+    compute = build("compute", "v1", credentials=Sesame(), client_options={"api_endpoint": endpoint + "/compute/v1/"})
+
+    def wait(operation, scope, **where):
+        service = {"global": compute.globalOperations, "region": compute.regionOperations, "zone": compute.zoneOperations}
+        while operation["status"] != "DONE":
+            operation = service[scope]().wait(project=PROJECT, operation=operation["name"], **where).execute()
+        assert "error" not in operation, operation
+
+    def world(request):
+        wait(request.execute(), "global")
+
+    def region(request):
+        wait(request.execute(), "region", region=REGION)
+
+    def zone(request):
+        wait(request.execute(), "zone", zone=ZONE)
+
+    def status(request):
+        try:
+            request.execute()
+        except HttpError as error:
+            return error.resp.status
+        raise AssertionError("the request was taken")
+
+    network = f"{BASE}projects/{PROJECT}/global/networks/para-default-vpc"
+    at = f"{BASE}projects/{PROJECT}/regions/{REGION}"
+    assert status(compute.networks().get(project=PROJECT, network="para-default-vpc")) == 404
+    body = {"name": "para-default-vpc", "autoCreateSubnetworks": False, "routingConfig": {"routingMode": "GLOBAL"}}
+    world(compute.networks().insert(project=PROJECT, body=body))
+    assert status(compute.networks().insert(project=PROJECT, body=body)) == 409
+    world(compute.firewalls().insert(project=PROJECT, body={
+        "name": "para-default-deny-all-egress", "network": network, "direction": "EGRESS", "priority": 65534,
+        "denied": [{"IPProtocol": "all"}], "destinationRanges": ["0.0.0.0/0"]}))
+    region(compute.subnetworks().insert(project=PROJECT, region=REGION, body={
+        "name": "para-default-us-west1-subnet", "network": network, "ipCidrRange": "10.0.0.0/16"}))
+    zone(compute.instances().insert(project=PROJECT, zone=ZONE, body={
+        "name": "vm-1", "machineType": f"zones/{ZONE}/machineTypes/e2-small",
+        "networkInterfaces": [{"network": network, "subnetwork": f"{at}/subnetworks/para-default-us-west1-subnet"}]}))
+    made = compute.instances().get(project=PROJECT, zone=ZONE, instance="vm-1").execute()
+    short = f"{int(made['id']):x}"[:8]
+    tag = f"para-default-instance-{short}"
+    zone(compute.instances().setTags(project=PROJECT, zone=ZONE, instance="vm-1", body={
+        "items": [tag], "fingerprint": made["tags"]["fingerprint"]}))
+    stale = {"items": [], "fingerprint": made["tags"]["fingerprint"]}
+    assert status(compute.instances().setTags(project=PROJECT, zone=ZONE, instance="vm-1", body=stale)) == 412
+
+    wall = {
+        "name": f"para-default-fw-{short}-web", "network": network, "direction": "INGRESS",
+        "allowed": [{"IPProtocol": "6", "ports": ["443"]}], "sourceRanges": ["10.0.0.9/32"], "targetTags": [tag],
+        "description": "paraglider rule:[clients]"}
+    world(compute.firewalls().insert(project=PROJECT, body=wall))
+    world(compute.firewalls().patch(project=PROJECT, firewall=wall["name"], body=wall | {"sourceRanges": ["10.0.0.10/32"]}))
+    found, request = [], compute.firewalls().list(project=PROJECT, filter=f'name eq "para-default-fw-{short}-.*"')
+    while request is not None:
+        page = request.execute()
+        found += page.get("items", [])
+        request = compute.firewalls().list_next(request, page)
+    assert [one["allowed"] for one in found] == [[{"IPProtocol": "tcp", "ports": ["443"]}]], found
+
+    region(compute.vpnGateways().insert(project=PROJECT, region=REGION, body={"name": "para-default-vpn-gw", "network": network}))
+    region(compute.routers().insert(project=PROJECT, region=REGION, body={
+        "name": "para-default-router", "network": network, "bgp": {"asn": 64512}}))
+    region(compute.routers().patch(project=PROJECT, region=REGION, router="para-default-router", body={"interfaces": [
+        {"name": f"para-default-east-int-{i}", "ipRange": f"169.254.{21 + i}.2/30",
+         "linkedVpnTunnel": f"{at}/vpnTunnels/para-default-east-tunnel-{i}"} for i in (0, 1)]}))
+    gateway = compute.vpnGateways().get(project=PROJECT, region=REGION, vpnGateway="para-default-vpn-gw").execute()
+    assert len(gateway["vpnInterfaces"]) == 2
+    peer = f"{BASE}projects/{PROJECT}/global/externalVpnGateways/para-default-east-peer-gw"
+    world(compute.externalVpnGateways().insert(project=PROJECT, body={
+        "name": "para-default-east-peer-gw", "redundancyType": "TWO_IPS_REDUNDANCY",
+        "interfaces": [{"id": i, "ipAddress": f"198.51.100.{i + 1}"} for i in (0, 1)]}))
+    for i in (0, 1):
+        region(compute.vpnTunnels().insert(project=PROJECT, region=REGION, body={
+            "name": f"para-default-east-tunnel-{i}", "vpnGateway": f"{at}/vpnGateways/para-default-vpn-gw",
+            "vpnGatewayInterface": i, "peerExternalGateway": peer, "peerExternalGatewayInterface": i, "ikeVersion": 2,
+            "sharedSecret": "secret", "router": f"{at}/routers/para-default-router"}))
+    region(compute.routers().patch(project=PROJECT, region=REGION, router="para-default-router", body={"bgpPeers": [
+        {"name": f"east-bgp-peer-{i}", "interfaceName": f"para-default-east-int-{i}",
+         "peerIpAddress": f"169.254.{21 + i}.1", "peerAsn": 65515} for i in (0, 1)]}))
+    assert status(compute.networks().delete(project=PROJECT, network="para-default-vpc")) == 400
+    zones = compute.instances().aggregatedList(project=PROJECT).execute()["items"]
+    assert [one["name"] for one in zones[f"zones/{ZONE}"]["instances"]] == ["vm-1"]
+    print(json.dumps({"firewall": wall["name"]}))
+
+
+main(sys.argv[1])

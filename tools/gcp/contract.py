@@ -1,0 +1,81 @@
+"""Derives the contract of the Compute Engine API that the stand-in of Google Cloud holds requests against.
+
+Google's Python client ships the API's discovery document. What our plugin calls is kept of it: the methods,
+their parameters, and the schemas of what they take, without any prose.
+
+    $(tools/install gcp; echo ~/.cache/tarbet/gcp/venv/bin/python) tools/gcp/contract.py > crates/nets/tests/it/gcp/contract.json
+"""
+
+import json
+import pathlib
+
+import googleapiclient
+
+METHODS = """
+networks.get networks.insert networks.delete networks.addPeering networks.removePeering
+subnetworks.get subnetworks.insert subnetworks.delete
+firewalls.get firewalls.list firewalls.insert firewalls.patch firewalls.delete
+instances.get instances.insert instances.delete instances.setTags instances.aggregatedList
+routers.get routers.insert routers.patch routers.delete
+vpnGateways.get vpnGateways.insert vpnGateways.delete
+externalVpnGateways.get externalVpnGateways.list externalVpnGateways.insert externalVpnGateways.delete
+vpnTunnels.get vpnTunnels.list vpnTunnels.insert vpnTunnels.delete
+globalOperations.wait regionOperations.wait zoneOperations.wait
+""".split()
+PLAIN = {"type", "format", "enum", "pattern", "$ref"}
+
+
+def slim(schema):
+    kept = {}
+    for key, value in schema.items():
+        if key in PLAIN:
+            kept[key] = value
+        elif key == "properties":
+            kept[key] = {name: slim(one) for name, one in value.items()}
+        elif key in ("items", "additionalProperties"):
+            kept[key] = slim(value)
+        elif key == "annotations":
+            kept["required"] = value["required"]
+        elif key == "readOnly" or (key == "description" and "output only" in value.lower()[:40]):
+            kept["readOnly"] = True
+    return kept
+
+
+def references(schema):
+    if isinstance(schema, dict):
+        if "$ref" in schema:
+            yield schema["$ref"]
+        for value in schema.values():
+            yield from references(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from references(value)
+
+
+def main():
+    home = pathlib.Path(googleapiclient.__file__).parent
+    whole = json.loads((home / "discovery_cache/documents/compute.v1.json").read_text())
+    methods, schemas = {}, {}
+
+    def need(name):
+        if name not in schemas:
+            schemas[name] = slim(whole["schemas"][name])
+            for other in list(references(schemas[name])):
+                need(other)
+
+    for dotted in METHODS:
+        resource, name = dotted.split(".")
+        method = whole["resources"][resource]["methods"][name]
+        parameters = {}
+        for parameter, schema in method["parameters"].items():
+            parameters[parameter] = slim(schema) | {"in": schema["location"]}
+        kept = {"verb": method["httpMethod"], "path": method.get("flatPath", method["path"]), "parameters": parameters}
+        if "request" in method:
+            kept["request"] = method["request"]["$ref"]
+            need(kept["request"])
+        methods[method["id"]] = kept
+    contract = {"revision": whole["revision"], "base": whole["basePath"], "methods": methods, "schemas": schemas}
+    print(json.dumps(contract, separators=(",", ":"), sort_keys=True))
+
+
+main()

@@ -109,11 +109,6 @@ impl Google {
         )
     }
 
-    fn refuse(&self, status: u16, reason: &str, message: &str) -> Reply {
-        let error = json!({ "code": status, "message": message, "errors": [{ "reason": reason, "message": message }] });
-        Reply::new(status, json!({ "error": error }))
-    }
-
     /// What a body refers to must be there and ready.
     fn refers(&self, body: &Value, now: Duration) -> Result<(), Reply> {
         let interface = &body["networkInterfaces"][0];
@@ -121,14 +116,10 @@ impl Google {
         for path in named.filter_map(Value::as_str) {
             match self.objects.get(path.trim_start_matches(PREFIX)) {
                 None => {
-                    return Err(self.refuse(
-                        404,
-                        "notFound",
-                        &format!("The resource '{path}' was not found"),
-                    ));
+                    return Err(refuse(404, "notFound", &format!("The resource '{path}' was not found")));
                 }
                 Some(object) if object.ready_at > now || object.gone_at.is_some() => {
-                    return Err(self.refuse(
+                    return Err(refuse(
                         400,
                         "resourceNotReady",
                         &format!("The resource '{path}' is not ready"),
@@ -145,7 +136,7 @@ impl Google {
         let name = body["name"].as_str().unwrap().to_owned();
         let path = format!("{collection}/{name}");
         if self.objects.contains_key(&path) {
-            return self.refuse(409, "alreadyExists", &format!("The resource '{path}' already exists"));
+            return refuse(409, "alreadyExists", &format!("The resource '{path}' already exists"));
         }
         if let Err(refused) = self.refers(&body, now) {
             return refused;
@@ -162,7 +153,7 @@ impl Google {
                     .filter_map(|object| object.body["ipCidrRange"].as_str()?.parse::<IpNet>().ok())
                     .any(|other| other.contains(&range) || range.contains(&other));
                 if overlaps {
-                    return self.refuse(
+                    return refuse(
                         400,
                         "invalid",
                         "Invalid IPCidrRange: it conflicts with an existing subnetwork",
@@ -176,11 +167,7 @@ impl Google {
             }
             "instances" => {
                 if body.get("machineType").is_none() {
-                    return self.refuse(
-                        400,
-                        "required",
-                        "Required field 'resource.machineType' not specified",
-                    );
+                    return refuse(400, "required", "Required field 'resource.machineType' not specified");
                 }
                 let subnet =
                     body["networkInterfaces"][0]["subnetwork"].as_str().unwrap().trim_start_matches(PREFIX);
@@ -214,7 +201,7 @@ impl Google {
     fn patch(&mut self, seen: &Seen, path: &str, now: Duration) -> Reply {
         let (Some(object), takes) = (self.objects.get_mut(path), self.takes) else { return missing(path) };
         if object.ready_at > now {
-            return self.refuse(400, "resourceNotReady", "The resource is not ready");
+            return refuse(400, "resourceNotReady", "The resource is not ready");
         }
         let mut body = object.body.clone();
         for (key, value) in seen.body.as_object().unwrap() {
@@ -222,7 +209,7 @@ impl Google {
         }
         if path.contains("/firewalls/") {
             if body["direction"] != object.body["direction"] || body["network"] != object.body["network"] {
-                return self.refuse(400, "invalid", "direction and network cannot be changed");
+                return refuse(400, "invalid", "direction and network cannot be changed");
             }
             normalize(&mut body);
         }
@@ -231,7 +218,7 @@ impl Google {
                 .as_array()
                 .is_some_and(|all| all.iter().any(|one| one["name"] == peer["interfaceName"]));
             if !known {
-                return self.refuse(400, "invalid", "a BGP peer names an interface that is not there");
+                return refuse(400, "invalid", "a BGP peer names an interface that is not there");
             }
         }
         object.body = body;
@@ -243,7 +230,7 @@ impl Google {
         let full = format!("{PREFIX}{path}");
         let Some(object) = self.objects.get(path) else { return missing(path) };
         if object.ready_at > now || object.gone_at.is_some() {
-            return self.refuse(400, "resourceNotReady", "The resource is not ready");
+            return refuse(400, "resourceNotReady", "The resource is not ready");
         }
         let peered = object.body["peerings"].as_array().is_some_and(|list| !list.is_empty());
         let used = self.objects.iter().find(|(_, other)| {
@@ -254,10 +241,10 @@ impl Google {
         });
         if let Some((by, _)) = used {
             let message = format!("The resource '{path}' is already being used by '{by}'");
-            return self.refuse(400, "resourceInUseByAnotherResource", &message);
+            return refuse(400, "resourceInUseByAnotherResource", &message);
         }
         if peered {
-            return self.refuse(400, "resourceInUseByAnotherResource", "the network is peered");
+            return refuse(400, "resourceInUseByAnotherResource", "the network is peered");
         }
         let at = now + self.takes;
         self.objects.get_mut(path).unwrap().gone_at = Some(at);
@@ -271,7 +258,7 @@ impl Google {
         let known = list.iter().any(|one| one["name"] == *name);
         if add {
             if known {
-                return self.refuse(409, "alreadyExists", "there is a peering of that name");
+                return refuse(409, "alreadyExists", "there is a peering of that name");
             }
             if let Err(refused) = self.refers(&seen.body["networkPeering"], now) {
                 return refused;
@@ -280,7 +267,7 @@ impl Google {
         } else if known {
             list.retain(|one| one["name"] != *name);
         } else {
-            return self.refuse(400, "invalid", "there is no peering of that name");
+            return refuse(400, "invalid", "there is no peering of that name");
         }
         let network = &mut self.objects.get_mut(path).unwrap().body;
         if list.is_empty() {
@@ -319,12 +306,14 @@ impl Google {
     }
 }
 
+fn refuse(status: u16, reason: &str, message: &str) -> Reply {
+    let error =
+        json!({ "code": status, "message": message, "errors": [{ "reason": reason, "message": message }] });
+    Reply::new(status, json!({ "error": error }))
+}
+
 fn missing(path: &str) -> Reply {
-    let message = format!("The resource '{path}' was not found");
-    Reply::new(
-        404,
-        json!({ "error": { "code": 404, "message": message, "errors": [{ "reason": "notFound", "message": message }] } }),
-    )
+    refuse(404, "notFound", &format!("The resource '{path}' was not found"))
 }
 
 /// A firewall as the cloud tells it.
@@ -375,7 +364,7 @@ impl Vendor for Google {
     fn answer(&mut self, seen: &Seen, clock: &SimClock) -> Reply {
         use tarbet_nets::clouds::pace::Clock as _;
         if seen.headers.get("authorization").and_then(|value| value.to_str().ok()) != Some("Bearer sesame") {
-            return self.refuse(401, "authError", "Invalid Credentials");
+            return refuse(401, "authError", "Invalid Credentials");
         }
         self.sweep(clock.now());
         let now = clock.now();
@@ -420,10 +409,10 @@ impl Vendor for Google {
                     return missing(&path);
                 };
                 if object.ready_at > now {
-                    return self.refuse(400, "resourceNotReady", "The resource is not ready");
+                    return refuse(400, "resourceNotReady", "The resource is not ready");
                 }
                 if object.body["tags"]["fingerprint"] != seen.body["fingerprint"] {
-                    return self.refuse(
+                    return refuse(
                         412,
                         "conditionNotMet",
                         "Supplied fingerprint does not match current fingerprint",

@@ -8,6 +8,7 @@ mod it {
     mod gcp;
     mod local;
     mod orchestrator;
+    mod pairs;
     mod sim;
     mod tags;
 }

@@ -17,6 +17,8 @@ mod jobs;
 #[cfg(test)]
 mod kas;
 #[cfg(test)]
+mod mesh;
+#[cfg(test)]
 mod reach;
 #[cfg(test)]
 mod tree;

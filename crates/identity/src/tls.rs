@@ -16,6 +16,7 @@ mod pinned;
 mod server;
 mod stream;
 mod trust;
+mod workload;
 
 pub use client::{ClientTls, Connector};
 pub use credential::{Credential, CredentialSource};

@@ -32,10 +32,37 @@ pub struct MeshConfig {
     /// The site through whose agent the discovery of a mesh is reached, by the mesh's id. The agent's
     /// policy must permit the host: the mesh's discovery Service, or what `discovery` says.
     pub via_site: BTreeMap<String, String>,
+    /// Listeners here that stand for the gateway of a mesh behind a site, by the mesh's id.
+    pub carry: BTreeMap<String, CarryConfig>,
     /// How many services one peer may offer.
     pub max_services: usize,
     /// One of several replicas writes; all of them answer peers.
     pub leader_election: bool,
+}
+
+/// A listener that stands for the gateway of a mesh behind a site.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CarryConfig {
+    /// Where callers of this mesh come in.
+    #[schemars(with = "String")]
+    pub listen: SocketAddr,
+    /// That place as callers know it, HOST:PORT; if absent the listening address, or that of the pod.
+    pub advertise: Option<String>,
+    /// The gateway as the site's agent sees it.
+    #[serde(default = "gateway")]
+    pub gateway: String,
+}
+
+fn gateway() -> String {
+    "federation-ingress-gateway.istio-system.svc.cluster.local:15443".to_owned()
+}
+
+impl CarryConfig {
+    /// With everything but the listener left to itself.
+    pub fn at(listen: SocketAddr) -> Self {
+        Self { listen, advertise: None, gateway: gateway() }
+    }
 }
 
 impl Default for MeshConfig {
@@ -48,6 +75,7 @@ impl Default for MeshConfig {
             resolve_every: Duration::from_secs(10),
             discovery: BTreeMap::new(),
             via_site: BTreeMap::new(),
+            carry: BTreeMap::new(),
             max_services: 20_000,
             leader_election: true,
         }
@@ -61,6 +89,18 @@ impl MeshConfig {
         for (mesh, address) in &self.discovery {
             if let Err(error) = address.parse::<tarbet_link::Address>() {
                 found.push((format!("discovery.{mesh}"), error.to_string()));
+            }
+        }
+        for (mesh, carry) in &self.carry {
+            for (setting, address) in
+                [("advertise", carry.advertise.as_deref()), ("gateway", Some(carry.gateway.as_str()))]
+            {
+                if let Some(Err(error)) = address.map(str::parse::<tarbet_link::Address>) {
+                    found.push((format!("carry.{mesh}.{setting}"), error.to_string()));
+                }
+            }
+            if !self.via_site.contains_key(mesh) {
+                found.push((format!("carry.{mesh}"), format!("needs the site it leads to, via_site.{mesh}")));
             }
         }
         if self.resolve_every.is_zero() {

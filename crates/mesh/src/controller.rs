@@ -18,14 +18,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::Client;
-use tarbet_cluster::{Election, Outcome, Queue, Term, Timings};
-use tarbet_link::{Dialer, NetDialer};
+use tarbet_cluster::{Election, Events, Outcome, Queue, Term, Timings};
+use tarbet_link::{Address, Dialer, NetDialer};
 use tarbet_telemetry::Health;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::carry::Carrier;
 use crate::config::MeshConfig;
 use crate::error::MeshError;
 use crate::fds::{Discovery, Snapshot, serve};
@@ -42,6 +43,7 @@ pub struct Controller {
     client: Client,
     /// Ways to peers that are reached through a site, by the id of the mesh.
     ways: BTreeMap<String, Arc<dyn Dialer>>,
+    carriers: Vec<Carrier>,
     metrics: MeshMetrics,
     health: Health,
     identity: String,
@@ -54,6 +56,9 @@ struct Shared {
     namespace: String,
     client: Client,
     ways: BTreeMap<String, Arc<dyn Dialer>>,
+    /// Meshes for whose gateway a listener of ours stands, and its address.
+    carried: Vec<(String, Address)>,
+    events: Events,
     mirrors: Mirrors,
     metrics: MeshMetrics,
     publish: Queue<()>,
@@ -93,6 +98,7 @@ impl Controller {
             namespace: namespace.to_owned(),
             client,
             ways: BTreeMap::new(),
+            carriers: Vec::new(),
             metrics,
             health,
             identity: identity.into(),
@@ -107,6 +113,13 @@ impl Controller {
         self
     }
 
+    /// Lets calls to a mesh come in at a listener here that stands for its gateway.
+    #[must_use]
+    pub fn carrying(mut self, carrier: Carrier) -> Self {
+        self.carriers.push(carrier);
+        self
+    }
+
     /// With other times of leadership.
     #[must_use]
     pub fn timings(mut self, timings: Timings) -> Self {
@@ -116,7 +129,7 @@ impl Controller {
 
     /// Runs on this listener until `stop`.
     pub async fn run(self, listener: TcpListener, stop: CancellationToken) -> Result<(), MeshError> {
-        let Self { config, namespace, client, ways, metrics, health, identity, timings } = self;
+        let Self { config, namespace, client, ways, carriers, metrics, health, identity, timings } = self;
         let part = health.part("mesh");
         let tasks = TaskTracker::new();
         // Watches end last, so that what is being written still sees its own effect.
@@ -135,6 +148,11 @@ impl Controller {
             namespace: namespace.clone(),
             client: client.clone(),
             ways,
+            carried: carriers
+                .iter()
+                .map(|carrier| (carrier.mesh.clone(), carrier.advertise.clone()))
+                .collect(),
+            events: Events::new(client.clone(), "tarbet-mesh"),
             mirrors: mirrors.clone(),
             metrics,
             publish,
@@ -170,7 +188,8 @@ impl Controller {
             };
             tokio::join!(publishing, leading);
         };
-        let (served, ()) = tokio::join!(serving, working);
+        let carrying = futures::future::join_all(carriers.into_iter().map(|carrier| carrier.run(stop.clone())));
+        let (served, (), _) = tokio::join!(serving, working, carrying);
         watching.cancel();
         tasks.close();
         tasks.wait().await;

@@ -9,6 +9,8 @@
 //! withdraw what a silent peer offered before its time is over.
 
 mod apply;
+mod callee;
+mod carry;
 mod cleanup;
 mod config;
 mod controller;
@@ -28,8 +30,10 @@ mod select;
 mod status;
 pub mod vet;
 
+pub use callee::{Callee, callee};
+pub use carry::Carrier;
 pub use cleanup::cleanup;
-pub use config::MeshConfig;
+pub use config::{CarryConfig, MeshConfig};
 pub use controller::Controller;
 pub use error::MeshError;
 pub use metrics::MeshMetrics;

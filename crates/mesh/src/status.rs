@@ -208,6 +208,24 @@ fn several(all: &[String]) -> String {
     text.chars().take(2000).collect()
 }
 
+/// Whether a condition says that all is well.
+pub(crate) fn is_well(condition: &Condition) -> bool {
+    (condition.status == "True") != (condition.type_ == "Conflicted")
+}
+
+/// The conditions worth an event: those that turned bad, changed their reason, or became well again.
+/// That something is well from the beginning is no news.
+pub(crate) fn news(before: &[Condition], after: &[Condition]) -> Vec<Condition> {
+    let turned = |condition: &&Condition| {
+        let old = before.iter().find(|old| old.type_ == condition.type_);
+        match old {
+            None => !is_well(condition),
+            Some(old) => old.status != condition.status || (!is_well(condition) && old.reason != condition.reason),
+        }
+    };
+    after.iter().filter(turned).cloned().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,6 +235,20 @@ mod tests {
         let all: Vec<String> = (0..7).map(|n| n.to_string()).collect();
         assert_eq!(several(&all), "0; 1; 2; 3; 4; and 2 more");
         assert_eq!(several(&[]), "");
+    }
+
+    #[test]
+    fn only_changes_and_bad_beginnings_are_news() {
+        let ready = |so: bool, reason: &str| condition("Ready", so, reason, "", None);
+        let conflict = |so: bool| condition("Conflicted", so, "MeshesDiffer", "", None);
+        let told = |before: &[Condition], after: &[Condition]| -> Vec<String> {
+            news(before, after).into_iter().map(|condition| condition.type_).collect()
+        };
+        assert!(told(&[], &[ready(true, "Programmed"), conflict(false)]).is_empty());
+        assert_eq!(told(&[], &[ready(false, "NotWritten"), conflict(true)]), ["Ready", "Conflicted"]);
+        assert_eq!(told(&[ready(false, "NotWritten")], &[ready(true, "Programmed")]), ["Ready"]);
+        assert_eq!(told(&[ready(false, "NotWritten")], &[ready(false, "Incomplete")]), ["Ready"]);
+        assert!(told(&[conflict(true)], &[conflict(true)]).is_empty());
     }
 
     #[test]

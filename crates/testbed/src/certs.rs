@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    KeyUsagePurpose, SanType,
 };
 
 use crate::folder::write_private;
@@ -84,6 +84,20 @@ impl Authority {
         if let Some(group) = &subject.group {
             params.distinguished_name.push(DnType::OrganizationName, group.as_str());
         }
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().with_context(what)?;
+        let certificate = params.signed_by(&key, &self.issuer).with_context(what)?;
+        Ok(Issued { certificate: certificate.pem(), key: key.serialize_pem() })
+    }
+
+    /// Issues a certificate to a workload of a mesh, whose only name is its identity
+    /// (`spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT`).
+    pub fn issue_workload(&self, identity: &str) -> Result<Issued> {
+        let what = || format!("issue a certificate for {identity}");
+        let mut params = CertificateParams::default();
+        params.subject_alt_names.push(SanType::URI(identity.try_into().with_context(what)?));
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];

@@ -1,11 +1,12 @@
 //! A real Envoy, for gateways and sidecars.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
-use crate::{Folder, Lease, Process, Program, http, tools};
+use crate::{Folder, Process, Program, http, tools};
 
 /// Generous: compilers may share the cores.
 const READY: Duration = Duration::from_mins(1);
@@ -14,30 +15,39 @@ const READY: Duration = Duration::from_mins(1);
 #[derive(Debug)]
 pub struct Envoy {
     process: Process,
-    admin: u16,
-    _lease: Lease,
+    admin: PathBuf,
     _folder: Folder,
 }
 
 impl Envoy {
     /// Starts it with this bootstrap, to which only the administration address is added, and waits
     /// until it has all it needs to serve.
-    pub async fn start(name: &str, mut bootstrap: Value) -> Result<Self> {
-        let (lease, folder) = (Lease::block(1)?, Folder::new(&format!("envoy-{name}"))?);
-        let admin = lease.port(0);
-        bootstrap["admin"] =
-            json!({ "address": { "socket_address": { "address": "127.0.0.1", "port_value": admin } } });
+    pub async fn start(name: &str, bootstrap: Value) -> Result<Self> {
+        Self::start_as(Program::new(tools::envoy().await?), name, bootstrap).await
+    }
+
+    /// The same inside a network namespace.
+    pub(crate) async fn start_in(netns: &str, name: &str, bootstrap: Value) -> Result<Self> {
+        let program =
+            Program::new("nsenter").arg(format!("--net=/run/netns/{netns}")).arg(tools::envoy().await?);
+        Self::start_as(program, name, bootstrap).await
+    }
+
+    async fn start_as(program: Program, name: &str, mut bootstrap: Value) -> Result<Self> {
+        let folder = Folder::new(&format!("envoy-{name}"))?;
+        // A file can be asked from every network namespace.
+        let admin = folder.path().join("admin.sock");
+        bootstrap["admin"] = json!({ "address": { "pipe": { "path": admin } } });
         let config = folder.write("envoy.json", &bootstrap.to_string())?;
-        let program = Program::new(tools::envoy().await?)
+        let program = program
             .arg("--config-path")
             .arg(config)
-            // Shared memory is named after this: two of one number would be one Envoy.
-            .args(["--base-id", &admin.to_string(), "--concurrency", "1", "--log-level", "warning"])
+            .args(["--concurrency", "1", "--log-level", "warning"])
             .args(["--drain-time-s", "1", "--disable-hot-restart"])
             .grace(Duration::from_secs(2));
         let mut process = Process::start(&folder, name, program)?;
-        process.ready(READY, || http::get(admin, "/ready")).await?;
-        Ok(Self { process, admin, _lease: lease, _folder: folder })
+        process.ready(READY, || http::get_at(&admin, "/ready")).await?;
+        Ok(Self { process, admin, _folder: folder })
     }
 
     /// A page of its administration, such as `/clusters` or `/config_dump`.
@@ -45,6 +55,6 @@ impl Envoy {
         if !self.process.is_running() {
             bail!("envoy has ended\n{}", self.process.log_tail());
         }
-        http::get(self.admin, path).await
+        http::get_at(&self.admin, path).await
     }
 }

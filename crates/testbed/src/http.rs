@@ -1,11 +1,11 @@
 //! One page of a part, for probes and dumps.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{TcpStream, UnixStream},
     time::timeout,
 };
 
@@ -13,23 +13,36 @@ const ANSWER: Duration = Duration::from_mins(1);
 
 /// The page at this path on loopback; anything but 200 is an error.
 pub(crate) async fn get(port: u16, path: &str) -> Result<String> {
-    let asking = async {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
-        let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).await?;
-        anyhow::Ok(String::from_utf8_lossy(&answer).into_owned())
-    };
-    let answer = timeout(ANSWER, asking).await.with_context(|| format!("no answer to {path}"))??;
+    let asking = async { ask(TcpStream::connect(("127.0.0.1", port)).await?, "127.0.0.1", path).await };
+    page(path, timeout(ANSWER, asking).await.with_context(|| format!("no answer to {path}"))??)
+}
+
+/// The same behind a socket file.
+pub(crate) async fn get_at(socket: &Path, path: &str) -> Result<String> {
+    let asking = async { ask(UnixStream::connect(socket).await?, "localhost", path).await };
+    page(path, timeout(ANSWER, asking).await.with_context(|| format!("no answer to {path}"))??)
+}
+
+fn page(path: &str, (status, body): (u16, String)) -> Result<String> {
+    if status == 200 { Ok(body) } else { bail!("{path}: {status}: {body}") }
+}
+
+/// Asks for one page over an open connection: the status and the body.
+pub(crate) async fn ask(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    host: &str,
+    path: &str,
+) -> Result<(u16, String)> {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await?;
+    let answer = String::from_utf8_lossy(&answer).into_owned();
     let (head, body) = answer.split_once("\r\n\r\n").context("not an HTTP answer")?;
     let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
     let body = if chunked { joined(body)? } else { body.to_owned() };
-    let status = head.lines().next().unwrap_or_default();
-    if !status.contains(" 200 ") {
-        bail!("{path}: {status}: {body}");
-    }
-    Ok(body)
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    Ok((status.context("no status in the answer")?, body))
 }
 
 /// A chunked body in one piece.

@@ -89,8 +89,17 @@ impl Istiod {
 
     /// Starts it on a plane that has the kinds and the namespace `istio-system`.
     pub async fn start(plane: &ControlPlane, trust_domain: &str) -> Result<Self> {
+        Self::start_trusting(plane, trust_domain, &[]).await
+    }
+
+    /// The same, with other trust domains whose identities are as good as its own.
+    pub async fn start_trusting(plane: &ControlPlane, trust_domain: &str, others: &[&str]) -> Result<Self> {
         let (lease, folder) = (Lease::block(3)?, Folder::new("istiod")?);
-        let mesh = format!("trustDomain: {trust_domain}\nrootNamespace: istio-system\n");
+        let mesh = format!(
+            "trustDomain: {trust_domain}\ntrustDomainAliases: [{}]\nrootNamespace: istio-system\n\
+             outboundTrafficPolicy: {{mode: REGISTRY_ONLY}}\n",
+            others.join(", "),
+        );
         let mesh = folder.write("mesh.yaml", &mesh)?;
         let at = |port: u16| format!("127.0.0.1:{}", lease.port(port));
         let mut program = Program::new(tools::istio().await?.join("pilot-discovery"))

@@ -78,8 +78,7 @@ impl Netlab {
     /// Answers every connection to `address` inside a namespace, for as long as the process lives or
     /// the namespace exists.
     pub fn answer(&self, netns: &str, address: SocketAddr) -> Result<()> {
-        let listener = inside(netns, move || TcpListener::bind(address))?
-            .with_context(|| format!("listen at {address} in {netns}"))?;
+        let listener = self.listen(netns, address)?;
         let work = move || {
             for stream in listener.incoming().flatten() {
                 let _ = io::Write::write_all(&mut &stream, b"hello");
@@ -109,10 +108,26 @@ impl Netlab {
             .with_context(|| format!("connect to {address} from {netns}"))
     }
 
+    /// A listening socket inside a namespace; it may be served from anywhere.
+    pub fn listen(&self, netns: &str, address: SocketAddr) -> Result<TcpListener> {
+        inside(netns, move || TcpListener::bind(address))?
+            .with_context(|| format!("listen at {address} in {netns}"))
+    }
+
     /// A UDP socket inside a namespace.
     pub fn udp(&self, netns: &str, address: SocketAddr) -> Result<UdpSocket> {
         inside(netns, move || UdpSocket::bind(address))?.with_context(|| format!("bind {address} in {netns}"))
     }
+}
+
+/// A connection from inside a namespace, for tasks that outlive a borrow of the lab.
+pub(crate) async fn dial(netns: &str, address: SocketAddr, patience: Duration) -> Result<tokio::net::TcpStream> {
+    let name = netns.to_owned();
+    let attempt = move || inside(&name, move || TcpStream::connect_timeout(&address, patience));
+    let stream = tokio::task::spawn_blocking(attempt).await.context("the attempt panicked")??;
+    let stream = stream.with_context(|| format!("connect to {address} from {netns}"))?;
+    stream.set_nonblocking(true)?;
+    Ok(tokio::net::TcpStream::from_std(stream)?)
 }
 
 impl Drop for Netlab {

@@ -193,6 +193,13 @@ pub struct Agent {
 }
 
 impl Agent {
+    /// A number on its metrics page: the sum of all lines whose name begins so.
+    pub async fn metric(&self, name: &str) -> Result<f64> {
+        let page = crate::http::get(self.ports.port(0), "/metrics").await?;
+        let lines = page.lines().filter(|line| line.starts_with(name));
+        Ok(lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum())
+    }
+
     /// Waits until it has a link.
     pub async fn ready(&mut self) -> Result<()> {
         let port = self.ports.port(0);

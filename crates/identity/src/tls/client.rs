@@ -15,6 +15,7 @@ use tokio::time::Interval;
 
 use super::live::{self, FileSet, Live, Recipe};
 use super::pinned::{self, Anybody, Pinned};
+use super::workload::Workload;
 use super::{CaSource, CredentialSource, HandshakeError, Refresh, TlsError, TlsStream, provider, trust};
 use crate::key::PinSet;
 
@@ -25,6 +26,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 enum Trust {
     Authorities { system: bool, added: Vec<CaSource> },
+    Workload { authorities: CaSource, identities: Vec<String> },
     Pinned(PinSet),
     Anybody,
 }
@@ -53,6 +55,11 @@ impl ClientTls {
     /// Trusts whoever holds one of these keys. TLS 1.3 only: both ends are ours.
     pub fn pinned(pins: impl Into<PinSet>) -> Self {
         Self::trusting(Trust::Pinned(pins.into()))
+    }
+
+    /// Trusts whom these authorities call by one of these URIs (`spiffe://…`), whatever name is dialled.
+    pub fn workload(authorities: CaSource, identities: Vec<String>) -> Self {
+        Self::trusting(Trust::Workload { authorities, identities })
     }
 
     fn trusting(trust: Trust) -> Self {
@@ -111,7 +118,7 @@ impl ClientTls {
     fn versions(&self) -> &'static [&'static SupportedProtocolVersion] {
         match self.trust {
             Trust::Pinned(_) => pinned::VERSIONS,
-            Trust::Authorities { .. } | Trust::Anybody => DEFAULT_VERSIONS,
+            Trust::Authorities { .. } | Trust::Workload { .. } | Trust::Anybody => DEFAULT_VERSIONS,
         }
     }
 
@@ -119,7 +126,8 @@ impl ClientTls {
         let (system, added) = match &self.trust {
             Trust::Pinned(pins) => return Ok(Arc::new(Pinned::new(pins.clone()))),
             Trust::Anybody => return Ok(Arc::new(Anybody::new())),
-            Trust::Authorities { system, added } => (*system, added),
+            Trust::Authorities { system, added } => (*system, added.as_slice()),
+            Trust::Workload { authorities, .. } => (false, std::slice::from_ref(authorities)),
         };
         let mut roots = RootCertStore::empty();
         if system {
@@ -133,7 +141,10 @@ impl ClientTls {
         }
         let builder = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider());
         let verifier = builder.build().map_err(|error| TlsError::Settings(error.into()))?;
-        Ok(verifier)
+        Ok(match &self.trust {
+            Trust::Workload { identities, .. } => Arc::new(Workload::new(verifier, identities.clone())),
+            _ => verifier,
+        })
     }
 }
 
@@ -148,8 +159,10 @@ impl Recipe for ClientTls {
 
     fn files(&self) -> Vec<&Path> {
         let mut files = self.credential.as_ref().map(CredentialSource::files).unwrap_or_default();
-        if let Trust::Authorities { added, .. } = &self.trust {
-            files.extend(added.iter().filter_map(CaSource::file));
+        match &self.trust {
+            Trust::Authorities { added, .. } => files.extend(added.iter().filter_map(CaSource::file)),
+            Trust::Workload { authorities, .. } => files.extend(authorities.file()),
+            Trust::Pinned(_) | Trust::Anybody => {}
         }
         files
     }

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Api;
 use serde_json::json;
 use tarbet_cluster::conditions::{condition, set};
-use tarbet_cluster::{Newer, Outcome};
+use tarbet_cluster::{Newer, Outcome, Severity};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -16,6 +16,7 @@ use super::Shared;
 use super::keep::Remembered;
 use super::subscriptions::Subscriptions;
 use crate::apply::Applier;
+use crate::carry::carried;
 use crate::crd::{FederationServiceRules, ImportedService, MeshFederation};
 use crate::live::print_conditions;
 use crate::metrics::Mesh;
@@ -32,6 +33,15 @@ pub(super) struct State {
     remembered: Mutex<Remembered>,
     subscriptions: Mutex<Subscriptions>,
     ended: CancellationToken,
+}
+
+/// A status that must be written.
+struct Due {
+    namespace: String,
+    name: String,
+    patch: serde_json::Value,
+    /// The conditions that people should hear of.
+    news: Vec<Condition>,
 }
 
 impl State {
@@ -58,6 +68,7 @@ impl State {
         let begun = Instant::now();
         let shared = &self.shared;
         let mut world = shared.mirrors.world(&shared.namespace);
+        world.federation = world.federation.map(|federation| carried(federation, &shared.carried));
         self.subscribe(&world);
         world.peers = shared
             .peers()
@@ -134,15 +145,19 @@ impl State {
             (self.federations(&outcome), self.rules(&outcome), self.imported(&outcome))
         };
         let mut all = true;
-        for (name, value) in federation {
+        for Due { name, patch, news, .. } in federation {
             let api: Api<MeshFederation> = Api::all(self.shared.client.clone());
             self.applier.count("MeshFederation", "status");
-            all &= wrote(tarbet_cluster::merge_status(&api, &name, &value).await);
+            let written = tarbet_cluster::merge_status(&api, &name, &patch).await;
+            self.announce(written.as_ref().ok(), &news).await;
+            all &= wrote(written);
         }
-        for (namespace, name, value) in rules {
+        for Due { namespace, name, patch, news } in rules {
             let api: Api<FederationServiceRules> = Api::namespaced(self.shared.client.clone(), &namespace);
             self.applier.count("FederationServiceRules", "status");
-            all &= wrote(tarbet_cluster::merge_status(&api, &name, &value).await);
+            let written = tarbet_cluster::merge_status(&api, &name, &patch).await;
+            self.announce(written.as_ref().ok(), &news).await;
+            all &= wrote(written);
         }
         let writes = imported
             .into_iter()
@@ -152,7 +167,7 @@ impl State {
     }
 
     /// Statuses of federations that must be written, by name.
-    fn federations(&self, outcome: &status::Outcome<'_>) -> Vec<(String, serde_json::Value)> {
+    fn federations(&self, outcome: &status::Outcome<'_>) -> Vec<Due> {
         let mirrors = &self.shared.mirrors;
         let chosen = mirrors.federation().map(|(name, _)| name);
         mirrors.federations.select(|_, name, kept| {
@@ -173,13 +188,14 @@ impl State {
                     "conditions": after.conditions, "connected": after.connected,
                     "imported": after.imported, "remotes": after.remotes,
                 } });
-                (name.to_owned(), patch)
+                let news = status::news(&before.conditions, &after.conditions);
+                Due { namespace: String::new(), name: name.to_owned(), patch, news }
             })
         })
     }
 
     /// Statuses of rules that must be written, by namespace and name.
-    fn rules(&self, outcome: &status::Outcome<'_>) -> Vec<(String, String, serde_json::Value)> {
+    fn rules(&self, outcome: &status::Outcome<'_>) -> Vec<Due> {
         self.shared.mirrors.rules.select(|namespace, name, kept| {
             let before = &kept.value.status;
             let after = if namespace == self.shared.namespace && name == "default" {
@@ -195,7 +211,8 @@ impl State {
             (after != *before).then(|| {
                 let patch =
                     json!({ "status": { "conditions": after.conditions, "exported": after.exported } });
-                (namespace.to_owned(), name.to_owned(), patch)
+                let news = status::news(&before.conditions, &after.conditions);
+                Due { namespace: namespace.to_owned(), name: name.to_owned(), patch, news }
             })
         })
     }
@@ -229,15 +246,29 @@ impl State {
             Ok(None) => return true,
             Err(error) => return wrote::<ImportedService>(Err(error)),
         };
-        let mut conditions = before;
+        let mut conditions = before.clone();
         for condition in wanted {
             set(&mut conditions, condition, now);
         }
         self.applier.count("ImportedService", "status");
-        wrote(
-            tarbet_cluster::merge_status(&api, &name, &json!({ "status": { "conditions": conditions } }))
-                .await,
-        )
+        let patch = json!({ "status": { "conditions": conditions } });
+        let written = tarbet_cluster::merge_status(&api, &name, &patch).await;
+        self.announce(written.as_ref().ok(), &status::news(&before, &conditions)).await;
+        wrote(written)
+    }
+
+    /// Tells events about an object whose conditions changed.
+    async fn announce<K>(&self, object: Option<&K>, news: &[Condition])
+    where
+        K: kube::Resource<DynamicType = ()>,
+    {
+        let Some(object) = object else { return };
+        for condition in news {
+            let severity =
+                if status::is_well(condition) { Severity::Normal } else { Severity::Warning };
+            let (about, note) = (object.object_ref(&()), condition.message.as_str());
+            self.shared.events.tell(&about, severity, "Reconcile", &condition.reason, note).await;
+        }
     }
 
     fn subscriptions(&self) -> MutexGuard<'_, Subscriptions> {

@@ -1,5 +1,7 @@
 //! `tarbet mesh …`: the controller, and what people ask of a federation.
 
+mod trial;
+
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -18,9 +20,11 @@ use crate::roles::mesh::MeshArgs;
 pub const EXAMPLES: &str = "Examples:
   tarbet mesh                                      the controller, in the cluster of its pod
   tarbet mesh --kubeconfig east.yaml --discovery west=192.0.2.7:15080
-  tarbet mesh --via-site west=lab                  discovery of west through the site lab
+  tarbet mesh --via-site west=lab --carry west=:15543
+                                                   west through the site lab: discovery and calls
   tarbet mesh render -f federation/                what it would write, without a cluster
   tarbet mesh status
+  tarbet mesh test --to pay.shop
   tarbet mesh cleanup
 
 What is federated is decided by a MeshFederation and by FederationServiceRules in each mesh.";
@@ -51,6 +55,9 @@ enum Sub {
     /// Tell how the federation is: remotes, imports, and what is wrong
     #[command(after_help = "Examples:\n  tarbet mesh status\n  tarbet mesh status -o json")]
     Status,
+    /// Call an imported service step by step: import, name, mutual TLS, HTTP
+    #[command(after_help = trial::EXAMPLES)]
+    Test(trial::TestArgs),
     /// Remove everything that federation made, and the objects it was made for
     #[command(
         after_help = "Examples:\n  tarbet mesh cleanup --yes\n\nDeletes the FederationServiceRules and the MeshFederation first, so that a running controller\nmakes nothing new, and then every object with the label app.kubernetes.io/managed-by=tarbet-mesh."
@@ -72,6 +79,7 @@ pub fn run(
         None => crate::roles::mesh::run(config()?, role),
         Some(Sub::Render { folder, legacy }) => render(folder, legacy, format),
         Some(Sub::Status) => block_on(status(role, format)),
+        Some(Sub::Test(test)) => block_on(trial::run(role.kubeconfig, test, format)),
         Some(Sub::Cleanup { yes: false }) => Err(Problem::new(
             &mesh::UNCONFIRMED,
             "Everything that federation made in this cluster would be removed.",

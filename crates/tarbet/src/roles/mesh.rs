@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use tarbet_mesh::{Controller, MeshConfig, MeshMetrics};
+use tarbet_link::{Address, Dialer};
+use tarbet_mesh::{Carrier, CarryConfig, Controller, MeshConfig, MeshMetrics};
 use tarbet_reach::names::SiteName;
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::{Coded, Problem, Stage};
@@ -38,6 +39,12 @@ pub struct MeshArgs {
     /// The site through which the discovery of a mesh is reached; may be repeated
     #[arg(long = "via-site", value_name = "MESH=SITE", value_parser = pair)]
     via_site: Vec<(String, String)>,
+    /// Where calls to services of a mesh behind a site come in; may be repeated
+    #[arg(long = "carry", value_name = "MESH=LISTEN", value_parser = pair)]
+    carry: Vec<(String, String)>,
+    /// The address of this pod, for callers of what is carried
+    #[arg(long, env = "POD_IP", value_name = "IP")]
+    pod_ip: Option<IpAddr>,
     #[command(flatten)]
     server: ServerArgs,
     /// Let one of several replicas write
@@ -66,11 +73,19 @@ pub fn run(mut config: Config, args: MeshArgs) -> Result<(), Problem> {
             serve_probes(&process, probes).await?;
         }
         let listener = bind(settings.listen, "discovery").await?;
+        let mut carriers = Vec::new();
+        for (mesh, carry) in &settings.carry {
+            let Some(site) = sites.get(mesh) else { continue };
+            carriers.push(carrier(mesh, carry, args.pod_ip, Arc::new(site.clone())).await?);
+        }
         let metrics = MeshMetrics::register(&process.metrics);
         let mut controller =
             Controller::new(settings, &namespace, client, metrics, process.health.clone(), identity());
         for (mesh, site) in sites {
             controller = controller.through(&mesh, Arc::new(site));
+        }
+        for carrier in carriers {
+            controller = controller.carrying(carrier);
         }
         process.supervisor.spawn(Stage::Work, "mesh controller", |stop| async move {
             controller.run(listener, stop).await.map_err(|error| error.problem())
@@ -85,6 +100,11 @@ fn merged(mut config: MeshConfig, args: &MeshArgs) -> Result<MeshConfig, Problem
     config.listen = args.listen.unwrap_or(config.listen);
     config.discovery.extend(args.discovery.iter().cloned());
     config.via_site.extend(args.via_site.iter().cloned());
+    for (mesh, listen) in &args.carry {
+        let listen = address(listen)
+            .map_err(|cause| Problem::new(&ground::CONFIG_INVALID, format!("--carry {mesh}: {cause}.")))?;
+        config.carry.entry(mesh.clone()).or_insert_with(|| CarryConfig::at(listen)).listen = listen;
+    }
     config.leader_election = args.leader_elect.unwrap_or(config.leader_election);
     match config.mistakes().first() {
         Some((setting, message)) => {
@@ -92,6 +112,31 @@ fn merged(mut config: MeshConfig, args: &MeshArgs) -> Result<MeshConfig, Problem
         }
         None => Ok(config),
     }
+}
+
+/// Binds the listener that stands for a mesh's gateway.
+async fn carrier(
+    mesh: &str,
+    carry: &CarryConfig,
+    pod: Option<IpAddr>,
+    dialer: Arc<dyn Dialer>,
+) -> Result<Carrier, Problem> {
+    let invalid = |cause: String| Problem::new(&ground::CONFIG_INVALID, format!("mesh.carry.{mesh}: {cause}."));
+    let parse = |text: &str| text.parse::<Address>().map_err(|error| invalid(error.to_string()));
+    let listener = bind(carry.listen, "callers of another mesh").await?;
+    let own = if carry.listen.ip().is_unspecified() { pod } else { Some(carry.listen.ip()) };
+    let advertise = match (&carry.advertise, own) {
+        (Some(told), _) => parse(told)?,
+        (None, Some(ip)) => {
+            Address::new(ip.to_string(), carry.listen.port()).map_err(|error| invalid(error.to_string()))?
+        }
+        (None, None) => {
+            let cause = "callers need an address: set `advertise`, POD_IP, or listen at one address";
+            return Err(invalid(cause.to_owned()));
+        }
+    };
+    let gateway = parse(&carry.gateway)?;
+    Ok(Carrier { mesh: mesh.to_owned(), listener, advertise, dialer, gateway })
 }
 
 /// As told, else the pod's own, else where Istio usually is.

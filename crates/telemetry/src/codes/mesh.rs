@@ -29,4 +29,24 @@ codes! {
                that carries the label app.kubernetes.io/managed-by=tarbet-mesh. Services of this mesh are no longer \
                reachable from others, and imported ones no longer from here. A Helm uninstall runs it by itself."
     }
+    NOT_IMPORTED = "TB-5004" "no such service is imported" {
+        whose: Caller, retry: false, http: 404, exit: 3,
+        hop: "tarbet mesh test, looking for the ImportedService",
+        cause: "no mesh exports it, the rules here do not import it, or it has no such port",
+        remedy: "look at `kubectl get importedservices -A` and `tarbet mesh status`; in the other mesh a rule must name it",
+        page: "A service can be called across meshes once the other mesh's FederationServiceRules export it, the rules \
+               of this mesh import from that mesh, and both controllers hear each other. `tarbet mesh status` shows \
+               how many services each remote offers, how many are imported, and why others were refused."
+    }
+    TRIAL_FAILED = "TB-5005" "an imported service does not answer" {
+        whose: Upstream, retry: true, http: 502, exit: 1,
+        hop: "tarbet mesh test, the step that is named",
+        cause: "the name does not resolve, the gateway cannot be reached or does not know the service, the identities do \
+                not match, or the service itself fails",
+        remedy: "dns: set ISTIO_META_DNS_CAPTURE; mtls: check the gateway's address and the common root; http: look at the service",
+        page: "The steps are those of a caller's proxy. `dns` resolves the name here. `mtls` goes to a gateway of the other \
+               mesh, names the service by its server name, shows the workload's certificate and accepts only the \
+               identities that the other mesh told. `http` asks for a page over that connection; an answer below 500 is \
+               good. Where the gateway closes the connection at once, it does not know the server name: not exported."
+    }
 }

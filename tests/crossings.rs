@@ -1,3 +1,4 @@
 //! Where two capabilities meet: what none of them can do alone.
 
 mod jobs;
+mod mesh;

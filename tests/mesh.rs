@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, ensure};
 use serde_json::{Value, json};
 use tarbet_testbed::product::{Agent, Product};
-use tarbet_testbed::{ControlPlane, Folder, Istiod, Kubectl, Lease, MeshLab, eventually, shared_pair};
+use tarbet_testbed::{ControlPlane, Folder, Helm, Istiod, Kubectl, Lease, MeshLab, eventually, shared_pair};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 pub(crate) const SOON: Duration = Duration::from_secs(90);
@@ -103,7 +103,14 @@ pub(crate) async fn connected(kubectl: &Kubectl) {
 }
 
 /// A controller of one mesh whose peer's discovery is at this port.
-async fn controller(product: &Product, plane: &ControlPlane, mesh: &str, at: u16, peer: &str, peer_at: u16) -> Agent {
+async fn controller(
+    product: &Product,
+    plane: &ControlPlane,
+    mesh: &str,
+    at: u16,
+    peer: &str,
+    peer_at: u16,
+) -> Agent {
     let kubeconfig = plane.kubeconfig().display().to_string();
     let (listen, discovery) = (format!("127.0.0.1:{at}"), format!("{peer}=127.0.0.1:{peer_at}"));
     let args = ["mesh", "--kubeconfig", &kubeconfig, "--listen", &listen, "--discovery", &discovery];
@@ -113,7 +120,8 @@ async fn controller(product: &Product, plane: &ControlPlane, mesh: &str, at: u16
 /// Everything federation made is gone from a cluster.
 pub(crate) async fn clean(product: &Product, plane: &ControlPlane) {
     let kubeconfig = plane.kubeconfig().display().to_string();
-    let (code, said) = product.command(&["mesh", "cleanup", "--kubeconfig", &kubeconfig, "--yes"]).await.unwrap();
+    let (code, said) =
+        product.command(&["mesh", "cleanup", "--kubeconfig", &kubeconfig, "--yes"]).await.unwrap();
     assert_eq!(code, Some(0), "{said}");
     let kinds = "meshfederations,federationservicerules,importedservices,gateways.networking.istio.io,\
         serviceentries.networking.istio.io,virtualservices.networking.istio.io,authorizationpolicies.security.istio.io";
@@ -143,7 +151,7 @@ async fn a_request_crosses_two_envoys_only_while_its_service_is_exported() {
     // Not exported: unknown to the caller, and no other way to the pod.
     unanswered(&lab).await;
     assert!(!lab.reaches_pod().await.unwrap());
-    assert_eq!(lab.count("gate", "downstream_cx_total").await.unwrap(), 0);
+    assert_eq!(lab.count("gate", "15443.downstream_cx_total").await.unwrap(), 0);
 
     // Exported: answered, and the service sees the very identity of the caller.
     export(&there, true).await;
@@ -151,7 +159,8 @@ async fn a_request_crosses_two_envoys_only_while_its_service_is_exported() {
     answered(&lab, caller).await;
     assert!(lab.count("gate", "upstream_cx_total").await.unwrap() > 0, "not through the gateway");
     let kubeconfig = east.kubeconfig().display().to_string();
-    let (code, said) = product.command(&["mesh", "status", "--kubeconfig", &kubeconfig, "-o", "json"]).await.unwrap();
+    let (code, said) =
+        product.command(&["mesh", "status", "--kubeconfig", &kubeconfig, "-o", "json"]).await.unwrap();
     assert_eq!(code, Some(0), "{said}");
     let status: Value = serde_json::from_str(&said).unwrap();
     assert_eq!(status["remotes"][0]["imported"], 1, "{status}");
@@ -161,14 +170,27 @@ async fn a_request_crosses_two_envoys_only_while_its_service_is_exported() {
     lab.callers_identity(&folder).unwrap();
     lab.cable_to_gate(door.port(0)).await.unwrap();
     let (identity, gateway) = (folder.path().display().to_string(), format!("127.0.0.1:{}", door.port(0)));
-    let trial = |service: &'static str| {
-        let words =
-            ["mesh", "test", "--to", service, "--kubeconfig", &kubeconfig, "--identity", &identity, "--gateway", &gateway];
-        product.command(&words)
+    let trial = async |service: &str| {
+        let words = [
+            "mesh",
+            "test",
+            "--to",
+            service,
+            "--kubeconfig",
+            &kubeconfig,
+            "--identity",
+            &identity,
+            "--gateway",
+            &gateway,
+        ];
+        product.command(&words).await
     };
     let (code, said) = trial("pay.shop").await.unwrap();
     let row = |step: &str| said.lines().find(|line| line.starts_with(step)).unwrap_or("").to_owned();
-    assert!(row("mtls").contains("true") && row("mtls").contains("spiffe://west.local/ns/shop/sa/pay"), "{said}");
+    assert!(
+        row("mtls").contains("true") && row("mtls").contains("spiffe://west.local/ns/shop/sa/pay"),
+        "{said}"
+    );
     assert!(row("http").contains("true") && row("http").contains("200 OK"), "{said}");
     assert!(row("dns").contains("false") && row("dns").contains("DNS_CAPTURE") && code == Some(1), "{said}");
     assert_eq!(trial("unknown.shop").await.unwrap().0, Some(3));
@@ -180,6 +202,8 @@ async fn a_request_crosses_two_envoys_only_while_its_service_is_exported() {
     answered(&lab, caller).await;
     for controller in &mut controllers {
         controller.process.restart().await.unwrap();
+    }
+    for controller in &mut controllers {
         controller.ready().await.unwrap();
     }
     let settled = || async {
@@ -208,6 +232,209 @@ async fn a_request_crosses_two_envoys_only_while_its_service_is_exported() {
     // No longer exported: gone, at the gateway too.
     export(&there, false).await;
     unanswered(&lab).await;
+    for plane in [east, west] {
+        clean(&product, plane).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn discovery_crosses_the_gateway_for_the_peers_identity_and_for_no_other() {
+    let (east, west, _turn) = planes().await;
+    let mut lab = MeshLab::start(east, west).await.unwrap();
+    let ports = Lease::block(3).unwrap();
+    let [east_at, west_at, entrance] = [0, 1, 2].map(|index| ports.port(index));
+    lab.discovery_through_gateway(west, west_at, entrance).await.unwrap();
+    east.kubectl().apply(&federation("east", "west", &[MeshLab::GATEWAY])).await.unwrap();
+    east.kubectl().apply(&rules("west")).await.unwrap();
+    west.kubectl().apply(&federation("west", "east", &["192.0.2.2"])).await.unwrap();
+    west.kubectl().apply(&rules("east")).await.unwrap();
+    let product = Product::new(env!("CARGO_BIN_EXE_tarbet")).unwrap();
+    let _east = controller(&product, east, "east", east_at, "west", entrance).await;
+    let _west = controller(&product, west, "west", west_at, "east", east_at).await;
+    connected(&east.kubectl()).await;
+    export(&west.kubectl(), true).await;
+    answered(&lab, "spiffe://east.local/ns/shop/sa/caller").await;
+
+    // Whoever is no peer gets through the gateway, and no further: the policy refuses it.
+    let host = "federation-discovery-service-west.istio-system.svc.cluster.local";
+    let refused = || async {
+        let (status, body) = lab.call_at(host, 15080).await?;
+        ensure!(status == 403, "{status}: {body}");
+        Ok(())
+    };
+    eventually(SOON, "a stranger to be refused", refused).await.unwrap();
+    export(&west.kubectl(), false).await;
+    unanswered(&lab).await;
+    for plane in [east, west] {
+        clean(&product, plane).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_charts_account_may_do_all_that_the_controller_does() {
+    let (east, _, _turn) = planes().await;
+    let kubectl = east.kubectl();
+    for name in ["istio-system", "shop"] {
+        let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+        kubectl.apply(&namespace).await.unwrap();
+    }
+    let helm = Helm::on(east).await.unwrap();
+    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/helm/tarbet-mesh");
+    assert!(helm.run(&["template", "mesh", chart]).await.is_err(), "a mesh without an id");
+    helm.run(&["lint", chart, "--set", "mesh=east", "--strict"]).await.unwrap();
+    let words = [
+        "install",
+        "mesh",
+        chart,
+        "--namespace",
+        "istio-system",
+        "--set",
+        "mesh=east",
+        "--set",
+        "replicas=1",
+    ];
+    helm.run(&words).await.unwrap();
+
+    let name = "federation-discovery-service-east";
+    let deployment = kubectl.json(&["get", "deployment", name, "-n", "istio-system"]).await.unwrap();
+    let pod = &deployment["spec"]["template"];
+    assert_eq!(pod["metadata"]["labels"]["app.kubernetes.io/name"], "federation-controller");
+    assert_eq!(pod["spec"]["serviceAccountName"], name);
+    let variables = pod["spec"]["containers"][0]["env"].as_array().unwrap();
+    let namespace = variables.iter().find(|variable| variable["name"] == "POD_NAMESPACE").unwrap();
+    assert_eq!(namespace["valueFrom"]["fieldRef"]["fieldPath"], "metadata.namespace");
+    let service = kubectl.json(&["get", "service", name, "-n", "istio-system"]).await.unwrap();
+    assert_eq!(service["spec"]["ports"][0]["port"], 15080);
+
+    // As the chart's account and nobody else: writes, elects, tells, and cleans up.
+    let product = Product::new(env!("CARGO_BIN_EXE_tarbet")).unwrap();
+    let token = east.service_account_token("istio-system", name).await.unwrap();
+    let kubeconfig = east.kubeconfig_with_token(&token).unwrap().display().to_string();
+    kubectl.apply(&federation("east", "west", &["192.0.2.1"])).await.unwrap();
+    kubectl.apply(&rules("west")).await.unwrap();
+    let ports = Lease::block(1).unwrap();
+    let listen = format!("127.0.0.1:{}", ports.port(0));
+    let words = ["mesh", "--kubeconfig", &kubeconfig, "--listen", &listen, "--discovery", "west=127.0.0.1:1"];
+    let controller = product.role("mesh-chart", &words, &[("POD_NAMESPACE", "istio-system")]).await.unwrap();
+    let told = || async {
+        let gateway =
+            ["get", "gateways.networking.istio.io", "federation-ingress-gateway", "-n", "istio-system"];
+        kubectl.json(&gateway).await?;
+        let federation = kubectl.json(&["get", "meshfederation", "default"]).await?;
+        ensure!(federation["status"]["connected"] == "0/1", "{}", federation["status"]);
+        let events = kubectl
+            .run(&["get", "events", "-A", "--field-selector=involvedObject.kind=MeshFederation"])
+            .await?;
+        ensure!(events.contains("NotConnected"), "no event yet: {events}");
+        Ok(())
+    };
+    eventually(SOON, "the controller to write and to tell", told).await.unwrap();
+    assert!(controller.metric("tarbet_mesh_write_failures").await.unwrap() < 0.5, "refused by the cluster");
+
+    // What the hook before an uninstall runs; there is no kubelet here to run it.
+    let hooks = helm.run(&["get", "hooks", "mesh", "--namespace", "istio-system"]).await.unwrap();
+    assert!(hooks.contains("pre-delete") && hooks.contains("[mesh, cleanup, \"--yes\"]"), "{hooks}");
+    let (code, said) =
+        product.command(&["mesh", "cleanup", "--kubeconfig", &kubeconfig, "--yes"]).await.unwrap();
+    assert_eq!(code, Some(0), "{said}");
+    drop(controller);
+    clean(&product, east).await;
+    helm.run(&["uninstall", "mesh", "--namespace", "istio-system", "--no-hooks"]).await.unwrap();
+    let left = [
+        "get",
+        "deployment,service,serviceaccount",
+        "-n",
+        "istio-system",
+        "-l",
+        "app.kubernetes.io/instance=mesh",
+        "-o",
+        "name",
+    ];
+    assert_eq!(kubectl.run(&left).await.unwrap(), "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_that_is_killed_anywhere_finishes_what_it_began_and_writes_nothing_twice() {
+    const SERVICES: usize = 60;
+    let (east, west, _turn) = planes().await;
+    let (here, there) = (east.kubectl(), west.kubectl());
+    for kubectl in [&here, &there] {
+        for name in ["istio-system", "many"] {
+            let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+            kubectl.apply(&namespace).await.unwrap();
+        }
+    }
+    here.apply(&federation("east", "west", &["192.0.2.1"])).await.unwrap();
+    here.apply(&rules("west")).await.unwrap();
+    there.apply(&federation("west", "east", &["192.0.2.2"])).await.unwrap();
+    let mut nothing = rules("east");
+    nothing["spec"]["import"] = json!([]);
+    there.apply(&nothing).await.unwrap();
+    let service = |number: usize| {
+        json!({ "apiVersion": "v1", "kind": "Service",
+            "metadata": { "name": format!("s{number}"), "namespace": "many", "labels": { "export": "true" } },
+            "spec": { "selector": { "app": "s" }, "ports": [{ "name": "http", "port": 80 }] } })
+    };
+    let services: Vec<Value> = (0..SERVICES).map(service).collect();
+    there.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": services })).await.unwrap();
+
+    let product = Product::new(env!("CARGO_BIN_EXE_tarbet")).unwrap();
+    let ports = Lease::block(2).unwrap();
+    let at = |index: u16| format!("127.0.0.1:{}", ports.port(index));
+    let (east_config, west_config) =
+        (east.kubeconfig().display().to_string(), west.kubeconfig().display().to_string());
+    let (east_at, west_at, peer) = (at(0), at(1), format!("west={}", at(1)));
+    let alone = "--leader-elect=false";
+    let words = ["mesh", "--kubeconfig", &west_config, "--listen", &west_at, alone];
+    let _west = product.role("mesh-west", &words, &[("POD_NAMESPACE", "istio-system")]).await.unwrap();
+    let words = ["mesh", "--kubeconfig", &east_config, "--listen", &east_at, "--discovery", &peer, alone];
+    let mut controller =
+        product.role("mesh-east", &words, &[("POD_NAMESPACE", "istio-system")]).await.unwrap();
+
+    let entries = || async {
+        let list = ["get", "serviceentries.networking.istio.io", "-n", "istio-system", "-o", "name"];
+        anyhow::Ok(here.run(&list).await?.lines().filter(|line| line.contains("/import-")).count())
+    };
+    let reached = |least: usize| async move {
+        let look = || async {
+            let count = entries().await?;
+            ensure!(count >= least, "{count} of {least}");
+            Ok(())
+        };
+        eventually(SOON, "entries of imported services", look).await.unwrap();
+    };
+    for least in [1, SERVICES / 3, SERVICES / 2] {
+        reached(least).await;
+        controller.process.kill9().unwrap();
+        controller.process.restart().await.unwrap();
+        controller.ready().await.unwrap();
+    }
+    reached(SERVICES).await;
+    let whole = || async {
+        let federation = here.json(&["get", "meshfederation", "default"]).await?;
+        ensure!(federation["status"]["remotes"][0]["imported"] == SERVICES, "{}", federation["status"]);
+        let ready = "jsonpath={range .items[*]}{.status.conditions[?(@.type==\"Ready\")].status}{end}";
+        let ready = here.run(&["get", "importedservices", "-A", "-o", ready]).await?;
+        ensure!(ready == "True".repeat(SERVICES), "{ready}");
+        Ok(())
+    };
+    eventually(SOON, "all of it to be told", whole).await.unwrap();
+    assert_eq!(entries().await.unwrap(), SERVICES);
+
+    // Once more: all is as it must be.
+    controller.process.kill9().unwrap();
+    controller.process.restart().await.unwrap();
+    controller.ready().await.unwrap();
+    let looked = || async {
+        ensure!(controller.metric("tarbet_mesh_reconcile_seconds_count").await? >= 2.0, "not looked yet");
+        ensure!(controller.metric("tarbet_mesh_peer_connected").await? >= 1.0, "not connected yet");
+        Ok(())
+    };
+    eventually(SOON, "the controller to look around", looked).await.unwrap();
+    assert!(controller.metric("tarbet_mesh_writes_total").await.unwrap() < 0.5, "nothing changed");
+    drop((controller, _west));
+    here.run(&["delete", "namespace", "many", "--wait=false"]).await.unwrap();
+    there.run(&["delete", "namespace", "many", "--wait=false"]).await.unwrap();
     for plane in [east, west] {
         clean(&product, plane).await;
     }

@@ -41,8 +41,10 @@ pub async fn callee(client: &Client, name: &str, port: Option<u32>) -> Result<Op
         .list(&ListParams::default())
         .await
         .map_err(failed("ImportedService"))?;
-    let called = |host: &str| host.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-    let Some(found) = imported.items.into_iter().map(|object| object.spec).find(|spec| called(&spec.hostname))
+    let called =
+        |host: &str| host.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    let Some(found) =
+        imported.items.into_iter().map(|object| object.spec).find(|spec| called(&spec.hostname))
     else {
         return Ok(None);
     };
@@ -54,7 +56,8 @@ pub async fn callee(client: &Client, name: &str, port: Option<u32>) -> Result<Op
         .list(&ours)
         .await
         .map_err(failed("ServiceEntry"))?;
-    let entry = entries.items.into_iter().find(|entry| entry.data["spec"]["hosts"][0] == found.hostname.as_str());
+    let entry =
+        entries.items.into_iter().find(|entry| entry.data["spec"]["hosts"][0] == found.hostname.as_str());
     let gateways = entry.map(|entry| gateways(&entry.data["spec"], &chosen.name)).unwrap_or_default();
     let mut identities: Vec<String> = found
         .offers

@@ -66,7 +66,8 @@ pub(crate) fn carried(
     carriers: &[(String, Address)],
 ) -> Arc<MeshFederationSpec> {
     let of = |id: &str| carriers.iter().find(|(mesh, _)| mesh == id).map(|(_, address)| address);
-    let stands_in = |remote: &crate::crd::Remote| remote.ingress.addresses.is_empty() && of(&remote.id).is_some();
+    let stands_in =
+        |remote: &crate::crd::Remote| remote.ingress.addresses.is_empty() && of(&remote.id).is_some();
     if !federation.remote.iter().any(stands_in) {
         return federation;
     }
@@ -90,8 +91,10 @@ mod tests {
         let spec = |addresses: serde_json::Value| -> Arc<MeshFederationSpec> {
             let remote = json!({ "id": "west", "network": "west", "ingress": { "addresses": addresses } });
             Arc::new(
-                serde_json::from_value(json!({ "local": { "id": "east", "network": "east" }, "remote": [remote] }))
-                    .unwrap(),
+                serde_json::from_value(
+                    json!({ "local": { "id": "east", "network": "east" }, "remote": [remote] }),
+                )
+                .unwrap(),
             )
         };
         let own = [("west".to_owned(), "10.0.0.9:15543".parse().unwrap())];

@@ -99,9 +99,6 @@ impl MeshConfig {
                     found.push((format!("carry.{mesh}.{setting}"), error.to_string()));
                 }
             }
-            if !self.via_site.contains_key(mesh) {
-                found.push((format!("carry.{mesh}"), format!("needs the site it leads to, via_site.{mesh}")));
-            }
         }
         if self.resolve_every.is_zero() {
             found.push(("resolve_every".into(), "must be longer than nothing".into()));

@@ -188,7 +188,8 @@ impl Controller {
             };
             tokio::join!(publishing, leading);
         };
-        let carrying = futures::future::join_all(carriers.into_iter().map(|carrier| carrier.run(stop.clone())));
+        let carrying =
+            futures::future::join_all(carriers.into_iter().map(|carrier| carrier.run(stop.clone())));
         let (served, (), _) = tokio::join!(serving, working, carrying);
         watching.cancel();
         tasks.close();

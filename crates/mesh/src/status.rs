@@ -8,6 +8,7 @@ use tarbet_cluster::conditions::{condition, set};
 
 use crate::apply::Failure;
 use crate::crd::{FederationServiceRulesStatus, MeshFederationStatus, RemoteStatus};
+use crate::fds::Version;
 use crate::peers::{Peer, Peers};
 use crate::plan::{About, Finding, Kind, Plan, Reason};
 
@@ -77,7 +78,7 @@ impl Outcome<'_> {
             id: mesh.to_owned(),
             connected,
             since: unmoved.and_then(|before| before.since.clone()).or_else(|| peer.since.map(Time)),
-            version: peer.version.as_ref().map(ToString::to_string),
+            version: version(peer.version.as_ref(), before.and_then(|before| before.version.as_deref())),
             offered: number(peer.offers.len()),
             imported: number(view.imported),
             error,
@@ -208,6 +209,16 @@ fn several(all: &[String]) -> String {
     text.chars().take(2000).collect()
 }
 
+/// The version to remember. A peer that was restarted counts anew from now; as long as its state is
+/// the same, that is no change.
+fn version(now: Option<&Version>, before: Option<&str>) -> Option<String> {
+    let now = now?;
+    let same = |before: &&str| {
+        before.parse::<Version>().is_ok_and(|old| !old.digest.is_empty() && old.digest == now.digest)
+    };
+    Some(before.filter(same).map_or_else(|| now.to_string(), str::to_owned))
+}
+
 /// Whether a condition says that all is well.
 pub(crate) fn is_well(condition: &Condition) -> bool {
     (condition.status == "True") != (condition.type_ == "Conflicted")
@@ -220,7 +231,9 @@ pub(crate) fn news(before: &[Condition], after: &[Condition]) -> Vec<Condition> 
         let old = before.iter().find(|old| old.type_ == condition.type_);
         match old {
             None => !is_well(condition),
-            Some(old) => old.status != condition.status || (!is_well(condition) && old.reason != condition.reason),
+            Some(old) => {
+                old.status != condition.status || (!is_well(condition) && old.reason != condition.reason)
+            }
         }
     };
     after.iter().filter(turned).cloned().collect()
@@ -235,6 +248,18 @@ mod tests {
         let all: Vec<String> = (0..7).map(|n| n.to_string()).collect();
         assert_eq!(several(&all), "0; 1; 2; 3; 4; and 2 more");
         assert_eq!(several(&[]), "");
+    }
+
+    #[test]
+    fn a_restart_of_a_peer_is_no_change() {
+        let at = |millis, digest: &str| Version { millis, digest: digest.into() };
+        let (old, same) = (at(5, "00ff00ff00ff00ff"), at(9, "00ff00ff00ff00ff"));
+        assert_eq!(version(Some(&same), Some(&old.to_string())), Some(old.to_string()));
+        let changed = at(9, "11ff00ff00ff00ff");
+        assert_eq!(version(Some(&changed), Some(&old.to_string())), Some(changed.to_string()));
+        let original: Version = "1700000000".parse().unwrap();
+        assert_eq!(version(Some(&original), Some("1600000000")), Some("1700000000".into()));
+        assert_eq!(version(None, Some("5-00ff00ff00ff00ff")), None);
     }
 
     #[test]

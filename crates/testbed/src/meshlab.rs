@@ -4,7 +4,8 @@
 //! ```text
 //!   east                                   west
 //!   caller ── 10.77.1.1 ─── 10.77.1.2 ── gate ── 10.77.2.1 ─── 10.77.2.2 ── pay
-//!     └─ 10.77.3.1 ─── 10.77.3.2 ── egress ── 10.77.4.1 ─── 10.77.4.2 ─┘
+//!     └─ 10.77.3.1 ─── 10.77.3.2 ── egress ── 10.77.4.1 ─── 10.77.4.2 ─┤
+//!                ask ── 10.77.6.1 ─── 10.77.6.2 ───────────────────────┴─ 10.77.5.1 ─── 10.77.5.2 ── tell
 //! ```
 //!
 //! `caller` has a sidecar that takes every connection to 240.240.0.0/16, where Istio puts names
@@ -13,7 +14,11 @@
 
 mod proxy;
 
-use std::{net::{IpAddr, Ipv4Addr, SocketAddr}, process::Command, time::Duration};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    process::Command,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -30,7 +35,7 @@ use crate::{Authority, ControlPlane, Folder, Istiod, Kubectl, Netlab, http, netl
 /// How long a call may take.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Any address that the caller's sidecar takes over; the name in the request chooses the service.
-const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(240, 240, 0, 1)), 80);
+const ANYWHERE: Ipv4Addr = Ipv4Addr::new(240, 240, 0, 1);
 /// The label by which Istio knows that a pod has a proxy.
 const TLS_MODE: (&str, &str) = ("security.istio.io/tlsMode", "istio");
 
@@ -40,12 +45,13 @@ pub struct MeshLab {
     // Proxies end before their control planes, namespaces last.
     caller: Proxy,
     egress: Option<Proxy>,
+    discovery: Option<(Proxy, Proxy)>,
     gate: Proxy,
     pay: Proxy,
     cables: Vec<JoinHandle<()>>,
     authority: Authority,
     east: Istiod,
-    _west: Istiod,
+    west: Istiod,
     lab: Netlab,
 }
 
@@ -58,8 +64,10 @@ impl Drop for MeshLab {
 impl MeshLab {
     /// Where the gateway of west is reached from east.
     pub const GATEWAY: &'static str = "10.77.1.2";
-    /// Where a cable to the loopback of this machine can end in the caller's network.
+    /// The caller's address towards west's gateway.
     pub const CALLER: &'static str = "10.77.1.1";
+    /// The caller's address on its other side, which a cable can begin at.
+    pub const EGRESS_SIDE: &'static str = "10.77.3.1";
     /// The labels of west's gateway.
     pub const GATE_LABEL: (&'static str, &'static str) = ("app", "federation-ingress-gateway");
     /// The labels of east's egress gateway.
@@ -104,13 +112,29 @@ impl MeshLab {
             Proxy::start(&gate, &west, &authority, &opening),
             Proxy::start(&pay, &west, &authority, &paying),
         )?;
-        Ok(Self { caller, egress: None, gate, pay, cables: vec![serving], authority, east, _west: west, lab })
+        Ok(Self {
+            caller,
+            egress: None,
+            discovery: None,
+            gate,
+            pay,
+            cables: vec![serving],
+            authority,
+            east,
+            west,
+            lab,
+        })
     }
 
     /// Calls a service of this name from the caller's pod, through its sidecar: status and body.
     /// The service answers with its own name and the identity of whoever called it.
     pub async fn call(&self, host: &str) -> Result<(u16, String)> {
-        let stream = dial(&self.netns("caller"), ANYWHERE, ANSWER).await?;
+        self.call_at(host, 80).await
+    }
+
+    /// The same at another port.
+    pub async fn call_at(&self, host: &str, port: u16) -> Result<(u16, String)> {
+        let stream = dial(&self.netns("caller"), (ANYWHERE, port).into(), ANSWER).await?;
         timeout(ANSWER, http::ask(stream, host, "/")).await.context("no answer in time")?
     }
 
@@ -129,16 +153,32 @@ impl MeshLab {
     pub async fn start_egress(&mut self, east: &ControlPlane) -> Result<()> {
         let kubectl = east.kubectl();
         let (namespace, name) = ("istio-system", "federation-egress-gateway");
-        let service = service(namespace, name, json!({ Self::EGRESS_LABEL.0: Self::EGRESS_LABEL.1 }), 15443, 15443);
+        let service = service(
+            namespace,
+            name,
+            "http",
+            json!({ Self::EGRESS_LABEL.0: Self::EGRESS_LABEL.1 }),
+            15443,
+            15443,
+        );
         kubectl.apply(&service).await?;
-        pod(&kubectl, namespace, "egress", name, "10.77.3.2", json!({ Self::EGRESS_LABEL.0: Self::EGRESS_LABEL.1 })).await?;
-        kubectl.apply(&slice(namespace, name, "egress", "10.77.3.2", 15443)).await?;
+        pod(
+            &kubectl,
+            namespace,
+            "egress",
+            name,
+            "10.77.3.2",
+            json!({ Self::EGRESS_LABEL.0: Self::EGRESS_LABEL.1 }),
+        )
+        .await?;
+        kubectl.apply(&slice(namespace, name, "http", "egress", "10.77.3.2", 15443)).await?;
         let mut workload = workload("router", "egress", namespace, "east", "10.77.3.2");
         // The gateway of the way out sees the other network: it is there to send to it.
         workload.network = "";
         workload.account = name;
         workload.labels = json!({ Self::EGRESS_LABEL.0: Self::EGRESS_LABEL.1 });
-        self.egress = Some(Proxy::start(&self.netns("egress"), &self.east, &self.authority, &workload).await?);
+        self.egress =
+            Some(Proxy::start(&self.netns("egress"), &self.east, &self.authority, &workload).await?);
         Ok(())
     }
 
@@ -151,7 +191,8 @@ impl MeshLab {
             _ => self.egress.as_ref().context("no egress gateway runs")?,
         };
         let page = proxy.envoy.admin("/stats").await?;
-        let values = page.lines().filter_map(|line| line.split_once(": ")).filter(|(name, _)| name.ends_with(ending));
+        let values =
+            page.lines().filter_map(|line| line.split_once(": ")).filter(|(name, _)| name.ends_with(ending));
         Ok(values.filter_map(|(_, value)| value.trim().parse::<u64>().ok()).sum())
     }
 
@@ -164,12 +205,56 @@ impl MeshLab {
         Ok(())
     }
 
+    /// Puts discovery behind west's gateway. The server at one port of this machine's loopback becomes
+    /// the pod of west's discovery Service, with a sidecar; another port leads there from east, by a
+    /// sidecar with the identity of east's controller.
+    pub async fn discovery_through_gateway(
+        &mut self,
+        west: &ControlPlane,
+        server: u16,
+        entrance: u16,
+    ) -> Result<()> {
+        let (ask, tell, gate) = (self.netns("ask"), self.netns("tell"), self.netns("gate"));
+        for netns in [&ask, &tell] {
+            ip(&format!("netns add {netns}"))?;
+            self.lab.ip(netns, &["link", "set", "lo", "up"])?;
+        }
+        wire(&self.lab, ("eth3", &gate, "10.77.5.1/24"), ("eth0", &tell, "10.77.5.2/24"))?;
+        wire(&self.lab, ("eth4", &gate, "10.77.6.2/24"), ("eth0", &ask, "10.77.6.1/24"))?;
+        self.lab.ip(&ask, &["route", "add", Self::GATEWAY, "via", "10.77.6.2"])?;
+        self.lab.ip(&ask, &["route", "add", "240.240.0.0/16", "dev", "lo"])?;
+        capture(&ask, "output", "ip daddr 240.240.0.0/16 ip protocol tcp redirect to :15001")?;
+        capture(&tell, "prerouting", "tcp dport 15080 redirect to :15006")?;
+        self.cable("tell", "10.77.5.2:15080".parse()?, server)?;
+        let (kubectl, name) = (west.kubectl(), "federation-discovery-service-west");
+        let labels = json!({ "app.kubernetes.io/name": "federation-controller" });
+        kubectl.apply(&service("istio-system", name, "grpc-fds", labels.clone(), 15080, 15080)).await?;
+        pod(&kubectl, "istio-system", "tell", name, "10.77.5.2", labels.clone()).await?;
+        kubectl.apply(&slice("istio-system", name, "grpc-fds", "tell", "10.77.5.2", 15080)).await?;
+        let mut asking = workload("sidecar", "ask", "istio-system", "east", "10.77.6.1");
+        asking.account = "federation-discovery-service-east";
+        let mut telling = workload("sidecar", "tell", "istio-system", "west", "10.77.5.2");
+        (telling.account, telling.labels) = (name, labels);
+        let proxies = tokio::try_join!(
+            Proxy::start(&ask, &self.east, &self.authority, &asking),
+            Proxy::start(&tell, &self.west, &self.authority, &telling),
+        )?;
+        self.discovery = Some(proxies);
+        self.cable_out(entrance, "ask", (ANYWHERE, 15080).into()).await
+    }
+
     /// A cable from an address in the caller's network to a port on this machine's loopback.
     pub fn cable_in(&mut self, address: SocketAddr, port: u16) -> Result<()> {
-        let listener = shared(self.lab.listen(&self.netns("caller"), address)?)?;
+        self.cable("caller", address, port)
+    }
+
+    fn cable(&mut self, from: &str, address: SocketAddr, port: u16) -> Result<()> {
+        let listener = shared(self.lab.listen(&self.netns(from), address)?)?;
         self.cables.push(tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
-                tokio::spawn(async move { join(near, TcpStream::connect(("127.0.0.1", port)).await.ok()).await });
+                tokio::spawn(
+                    async move { join(near, TcpStream::connect(("127.0.0.1", port)).await.ok()).await },
+                );
             }
         }));
         Ok(())
@@ -177,12 +262,16 @@ impl MeshLab {
 
     /// A cable from a port on this machine's loopback to west's gateway, from within west's network.
     pub async fn cable_to_gate(&mut self, port: u16) -> Result<()> {
+        self.cable_out(port, "pay", "10.77.2.1:15443".parse()?).await
+    }
+
+    async fn cable_out(&mut self, port: u16, to: &str, address: SocketAddr) -> Result<()> {
         let listener = TcpListener::bind(("127.0.0.1", port)).await.context("listen on loopback")?;
-        let (netns, gate) = (self.netns("pay"), "10.77.2.1:15443".parse()?);
+        let netns = self.netns(to);
         self.cables.push(tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 let netns = netns.clone();
-                tokio::spawn(async move { join(near, dial(&netns, gate, ANSWER).await.ok()).await });
+                tokio::spawn(async move { join(near, dial(&netns, address, ANSWER).await.ok()).await });
             }
         }));
         Ok(())
@@ -199,7 +288,13 @@ async fn join(mut near: TcpStream, far: Option<TcpStream>) {
     }
 }
 
-fn workload<'a>(kind: &'a str, name: &'a str, namespace: &'a str, mesh: &'a str, address: &'a str) -> Workload<'a> {
+fn workload<'a>(
+    kind: &'a str,
+    name: &'a str,
+    namespace: &'a str,
+    mesh: &'a str,
+    address: &'a str,
+) -> Workload<'a> {
     let labels = match name {
         "gate" => json!({ MeshLab::GATE_LABEL.0: MeshLab::GATE_LABEL.1 }),
         name => json!({ "app": name, TLS_MODE.0: TLS_MODE.1 }),
@@ -210,7 +305,9 @@ fn workload<'a>(kind: &'a str, name: &'a str, namespace: &'a str, mesh: &'a str,
 
 /// The namespaces of a mesh, its network, and mutual TLS everywhere.
 async fn prepare(kubectl: &Kubectl, network: &str) -> Result<()> {
-    for (name, labels) in [("istio-system", json!({ "topology.istio.io/network": network })), ("shop", json!({}))] {
+    for (name, labels) in
+        [("istio-system", json!({ "topology.istio.io/network": network })), ("shop", json!({}))]
+    {
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": labels } });
         kubectl.apply(&namespace).await?;
     }
@@ -221,19 +318,26 @@ async fn prepare(kubectl: &Kubectl, network: &str) -> Result<()> {
 }
 
 async fn serve_pay(kubectl: &Kubectl) -> Result<()> {
-    kubectl.apply(&service("shop", "pay", json!({ "app": "pay" }), 80, 8080)).await?;
+    kubectl.apply(&service("shop", "pay", "http", json!({ "app": "pay" }), 80, 8080)).await?;
     pod(kubectl, "shop", "pay", "pay", "10.77.2.2", json!({ "app": "pay" })).await?;
-    kubectl.apply(&slice("shop", "pay", "pay", "10.77.2.2", 8080)).await?;
+    kubectl.apply(&slice("shop", "pay", "http", "pay", "10.77.2.2", 8080)).await?;
     Ok(())
 }
 
-fn service(namespace: &str, name: &str, selector: Value, port: u16, target: u16) -> Value {
+fn service(namespace: &str, name: &str, named: &str, selector: Value, port: u16, target: u16) -> Value {
     json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": name, "namespace": namespace },
-        "spec": { "selector": selector, "ports": [{ "name": "http", "port": port, "targetPort": target }] } })
+        "spec": { "selector": selector, "ports": [{ "name": named, "port": port, "targetPort": target }] } })
 }
 
 /// A pod that no kubelet runs, but that has an address.
-async fn pod(kubectl: &Kubectl, namespace: &str, name: &str, account: &str, address: &str, mut labels: Value) -> Result<()> {
+async fn pod(
+    kubectl: &Kubectl,
+    namespace: &str,
+    name: &str,
+    account: &str,
+    address: &str,
+    mut labels: Value,
+) -> Result<()> {
     labels[TLS_MODE.0] = json!(TLS_MODE.1);
     let user = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": account, "namespace": namespace } });
     kubectl.apply(&user).await?;
@@ -245,18 +349,20 @@ async fn pod(kubectl: &Kubectl, namespace: &str, name: &str, account: &str, addr
     let status = json!({ "status": { "phase": "Running", "podIP": address, "podIPs": [{ "ip": address }],
         "conditions": [{ "type": "Ready", "status": "True" }] } });
     let patch = status.to_string();
-    kubectl.run(&["patch", "pod", name, "-n", namespace, "--subresource=status", "--type=merge", "-p", &patch]).await?;
+    kubectl
+        .run(&["patch", "pod", name, "-n", namespace, "--subresource=status", "--type=merge", "-p", &patch])
+        .await?;
     Ok(())
 }
 
 /// The address behind a Service, since no kubelet tells it.
-fn slice(namespace: &str, service: &str, pod: &str, address: &str, port: u16) -> Value {
+fn slice(namespace: &str, service: &str, named: &str, pod: &str, address: &str, port: u16) -> Value {
     json!({ "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
         "metadata": { "name": format!("{service}-lab"), "namespace": namespace,
             "labels": { "kubernetes.io/service-name": service, "endpointslice.kubernetes.io/managed-by": "lab" } },
         "endpoints": [{ "addresses": [address], "conditions": { "ready": true },
             "targetRef": { "kind": "Pod", "name": pod, "namespace": namespace } }],
-        "ports": [{ "name": "http", "port": port }] })
+        "ports": [{ "name": named, "port": port }] })
 }
 
 /// The program of the service: says who called.
@@ -273,9 +379,15 @@ fn answer(listener: std::net::TcpListener) -> Result<JoinHandle<()>> {
                     }
                 }
                 let head = String::from_utf8_lossy(&head).into_owned();
-                let from = head.split("URI=").nth(1).map_or("nobody", |rest| rest.split(['\r', ';', ',']).next().unwrap_or(""));
+                let from = head
+                    .split("URI=")
+                    .nth(1)
+                    .map_or("nobody", |rest| rest.split(['\r', ';', ',']).next().unwrap_or(""));
                 let body = format!("pay of west, called by {from}");
-                let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
+                let answer = format!(
+                    "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+                    body.len()
+                );
                 let _ = stream.write_all(answer.as_bytes()).await;
             });
         }
@@ -298,8 +410,11 @@ fn wire(lab: &Netlab, a: (&str, &str, &str), b: (&str, &str, &str)) -> Result<()
 
 /// What Istio's own set-up of a pod does: connections are led to the proxy.
 fn capture(netns: &str, hook: &str, rule: &str) -> Result<()> {
-    let table = format!("add table ip mesh; add chain ip mesh {hook} {{ type nat hook {hook} priority -100; }}; add rule ip mesh {hook} {rule}");
-    let status = Command::new("ip").args(["netns", "exec", netns, "nft", &table]).status().context("run nft")?;
+    let table = format!(
+        "add table ip mesh; add chain ip mesh {hook} {{ type nat hook {hook} priority -100; }}; add rule ip mesh {hook} {rule}"
+    );
+    let status =
+        Command::new("ip").args(["netns", "exec", netns, "nft", &table]).status().context("run nft")?;
     ensure!(status.success(), "nft in {netns}: {table}");
     Ok(())
 }

@@ -121,7 +121,11 @@ impl Netlab {
 }
 
 /// A connection from inside a namespace, for tasks that outlive a borrow of the lab.
-pub(crate) async fn dial(netns: &str, address: SocketAddr, patience: Duration) -> Result<tokio::net::TcpStream> {
+pub(crate) async fn dial(
+    netns: &str,
+    address: SocketAddr,
+    patience: Duration,
+) -> Result<tokio::net::TcpStream> {
     let name = netns.to_owned();
     let attempt = move || inside(&name, move || TcpStream::connect_timeout(&address, patience));
     let stream = tokio::task::spawn_blocking(attempt).await.context("the attempt panicked")??;

@@ -8,6 +8,7 @@ mod it {
     mod envoy;
     mod istio;
     mod kube;
+    mod meshlab;
     mod netlab;
     mod ports;
     mod redis;

@@ -264,8 +264,7 @@ impl State {
     {
         let Some(object) = object else { return };
         for condition in news {
-            let severity =
-                if status::is_well(condition) { Severity::Normal } else { Severity::Warning };
+            let severity = if status::is_well(condition) { Severity::Normal } else { Severity::Warning };
             let (about, note) = (object.object_ref(&()), condition.message.as_str());
             self.shared.events.tell(&about, severity, "Reconcile", &condition.reason, note).await;
         }

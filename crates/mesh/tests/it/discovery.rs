@@ -29,14 +29,14 @@ use tonic::{Request, Response, Status, Streaming};
 
 const SOON: Duration = Duration::from_mins(1);
 
-fn offer(name: &str) -> Offer {
+pub(crate) fn offer(name: &str) -> Offer {
     let port = OfferedPort { name: "http".into(), number: 80, protocol: "HTTP".into(), target_port: 8080 };
     Offer { hostname: name.to_owned(), ports: vec![port], ..Offer::default() }
 }
 
 /// A running server of ours.
-struct Server {
-    port: u16,
+pub(crate) struct Server {
+    pub(crate) port: u16,
     snapshots: watch::Sender<Option<Arc<Snapshot>>>,
     stop: CancellationToken,
 }
@@ -48,12 +48,12 @@ impl Drop for Server {
 }
 
 impl Server {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Self::on(listener)
     }
 
-    fn on(listener: TcpListener) -> Self {
+    pub(crate) fn on(listener: TcpListener) -> Self {
         let port = listener.local_addr().unwrap().port();
         let (snapshots, stop) = (watch::Sender::new(None), CancellationToken::new());
         let discovery = Discovery::new(snapshots.subscribe(), stop.clone());
@@ -63,8 +63,13 @@ impl Server {
 
     fn export(&self, names: &[String], millis: u64) {
         let offers: Vec<Offer> = names.iter().map(|name| offer(name)).collect();
+        self.offer_as("west", &offers, millis);
+    }
+
+    /// Says these things in the name of a mesh.
+    pub(crate) fn offer_as(&self, mesh: &str, offers: &[Offer], millis: u64) {
         let before = self.snapshots.borrow().clone();
-        if let Some(snapshot) = Snapshot::after(before.as_deref(), "west", &offers, millis) {
+        if let Some(snapshot) = Snapshot::after(before.as_deref(), mesh, offers, millis) {
             self.snapshots.send_replace(Some(Arc::new(snapshot)));
         }
     }

@@ -10,8 +10,8 @@ use tarbet_testbed::{Kubectl, eventually};
 
 use super::world::{Mesh, SOON, Settings, two_meshes};
 
-const IMPORTED: &str = "importedservices.federation.openshift-service-mesh.io";
-const ENTRIES: &str = "serviceentries.networking.istio.io";
+pub(crate) const IMPORTED: &str = "importedservices.federation.openshift-service-mesh.io";
+pub(crate) const ENTRIES: &str = "serviceentries.networking.istio.io";
 const WORKLOADS: &str = "workloadentries.networking.istio.io";
 
 pub(crate) fn service(namespace: &str, name: &str, port: u16, export: bool) -> Value {
@@ -33,7 +33,7 @@ pub(crate) fn federation(local: &str, remote: &str, address: &str) -> Value {
     })
 }
 
-fn rules(namespace: &str, import: Value) -> Value {
+pub(crate) fn rules(namespace: &str, import: Value) -> Value {
     json!({
         "apiVersion": "federation.openshift-service-mesh.io/v1alpha1", "kind": "FederationServiceRules",
         "metadata": { "name": "default", "namespace": namespace },
@@ -41,7 +41,7 @@ fn rules(namespace: &str, import: Value) -> Value {
     })
 }
 
-async fn get(kubectl: &Kubectl, kind: &str, namespace: &str, name: &str) -> Result<Value> {
+pub(crate) async fn get(kubectl: &Kubectl, kind: &str, namespace: &str, name: &str) -> Result<Value> {
     kubectl.json(&["get", kind, name, "--namespace", namespace]).await
 }
 
@@ -60,7 +60,7 @@ pub(crate) async fn until(
     eventually(SOON, &format!("{kind} {namespace}/{name}"), look).await.unwrap()
 }
 
-async fn until_gone(kubectl: &Kubectl, kind: &str, namespace: &str, name: &str) {
+pub(crate) async fn until_gone(kubectl: &Kubectl, kind: &str, namespace: &str, name: &str) {
     let look = || async {
         match kubectl.run(&["get", kind, name, "--namespace", namespace, "--ignore-not-found"]).await {
             Ok(text) if text.is_empty() => Ok(()),
@@ -71,7 +71,7 @@ async fn until_gone(kubectl: &Kubectl, kind: &str, namespace: &str, name: &str) 
     eventually(SOON, &format!("the end of {kind} {namespace}/{name}"), look).await.unwrap();
 }
 
-fn condition<'a>(object: &'a Value, name: &str) -> &'a str {
+pub(crate) fn condition<'a>(object: &'a Value, name: &str) -> &'a str {
     let all = object["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
     all.iter().find(|c| c["type"] == name).and_then(|c| c["status"].as_str()).unwrap_or("")
 }

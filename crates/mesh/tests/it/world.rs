@@ -89,6 +89,19 @@ pub(crate) async fn two_meshes() -> Result<(Mesh, Mesh, MutexGuard<'static, ()>)
     Ok((east, west, turn))
 }
 
+/// A third mesh, empty.
+pub(crate) async fn third_mesh(name: &str) -> Result<Mesh> {
+    static PLANE: OnceCell<ControlPlane> = OnceCell::const_new();
+    let start = || async {
+        let plane = ControlPlane::start("third").await?;
+        prepare(&plane).await?;
+        anyhow::Ok(plane)
+    };
+    let mesh = Mesh::new(name, PLANE.get_or_try_init(start).await?).await?;
+    mesh.empty().await?;
+    Ok(mesh)
+}
+
 async fn prepare(plane: &ControlPlane) -> Result<()> {
     install_definitions(plane).await?;
     Istiod::install_kinds(plane).await?;
@@ -103,6 +116,8 @@ async fn prepare(plane: &ControlPlane) -> Result<()> {
 pub(crate) struct Settings {
     /// The id of the peer and the port of its discovery.
     pub(crate) peer: Option<(&'static str, u16)>,
+    /// The same of another peer.
+    pub(crate) other: Option<(&'static str, u16)>,
     /// How long a silent peer is kept; a minute unless told.
     pub(crate) hold_down: Duration,
     /// The identity and times of a replica; alone unless told.
@@ -160,11 +175,12 @@ impl Mesh {
 
     /// Starts its controller.
     pub(crate) async fn start(&mut self, settings: Settings) {
-        let Settings { peer, hold_down, election } = settings;
+        let Settings { peer, other, hold_down, election } = settings;
         let config = MeshConfig {
             hold_down: if hold_down.is_zero() { Duration::from_mins(1) } else { hold_down },
             discovery: peer
                 .into_iter()
+                .chain(other)
                 .map(|(mesh, port)| (mesh.to_owned(), format!("127.0.0.1:{port}")))
                 .collect(),
             leader_election: election.is_some(),

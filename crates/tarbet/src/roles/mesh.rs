@@ -75,7 +75,10 @@ pub fn run(mut config: Config, args: MeshArgs) -> Result<(), Problem> {
         let listener = bind(settings.listen, "discovery").await?;
         let mut carriers = Vec::new();
         for (mesh, carry) in &settings.carry {
-            let Some(site) = sites.get(mesh) else { continue };
+            let site = sites.get(mesh).ok_or_else(|| {
+                let cause = format!("mesh.carry.{mesh}: needs the site it leads to, --via-site {mesh}=SITE.");
+                Problem::new(&ground::CONFIG_INVALID, cause)
+            })?;
             carriers.push(carrier(mesh, carry, args.pod_ip, Arc::new(site.clone())).await?);
         }
         let metrics = MeshMetrics::register(&process.metrics);
@@ -121,7 +124,8 @@ async fn carrier(
     pod: Option<IpAddr>,
     dialer: Arc<dyn Dialer>,
 ) -> Result<Carrier, Problem> {
-    let invalid = |cause: String| Problem::new(&ground::CONFIG_INVALID, format!("mesh.carry.{mesh}: {cause}."));
+    let invalid =
+        |cause: String| Problem::new(&ground::CONFIG_INVALID, format!("mesh.carry.{mesh}: {cause}."));
     let parse = |text: &str| text.parse::<Address>().map_err(|error| invalid(error.to_string()));
     let listener = bind(carry.listen, "callers of another mesh").await?;
     let own = if carry.listen.ip().is_unspecified() { pod } else { Some(carry.listen.ip()) };

@@ -50,10 +50,8 @@ impl Proxy {
     ) -> Result<Self> {
         let folder = Folder::new(&format!("proxy-{}", workload.name))?;
         let (control, secrets) = (folder.path().join("xds.sock"), folder.path().join("sds.sock"));
-        let identity = format!(
-            "spiffe://{}/ns/{}/sa/{}",
-            workload.trust_domain, workload.namespace, workload.account
-        );
+        let identity =
+            format!("spiffe://{}/ns/{}/sa/{}", workload.trust_domain, workload.namespace, workload.account);
         let issued = authority.issue_workload(&identity)?;
         let handing = Secrets::serve(&secrets, &issued, authority.pem())?;
         let relay = relay(&control, istiod.discovery_port())?;

@@ -76,7 +76,10 @@ pub async fn run(kubeconfig: Option<PathBuf>, args: TestArgs, format: Format) ->
     let begun = Instant::now();
     let found = callee(&client, &args.to, args.port).await.map_err(|error| error.problem())?;
     let Some(callee) = found else {
-        return Err(Problem::new(&mesh::NOT_IMPORTED, format!("No imported service is called `{}`.", args.to)));
+        return Err(Problem::new(
+            &mesh::NOT_IMPORTED,
+            format!("No imported service is called `{}`.", args.to),
+        ));
     };
     let from = format!("{} port {} of {}", callee.host, callee.port, callee.meshes.join(", "));
     steps.add("import", begun, Ok(from));
@@ -91,7 +94,8 @@ pub async fn run(kubeconfig: Option<PathBuf>, args: TestArgs, format: Format) ->
         None => Ok(()),
         Some(step) => {
             let (name, detail) = (step["step"].as_str().unwrap_or(""), step["detail"].as_str().unwrap_or(""));
-            Err(Problem::new(&mesh::TRIAL_FAILED, format!("The step `{name}` failed.")).because(detail.to_owned()))
+            Err(Problem::new(&mesh::TRIAL_FAILED, format!("The step `{name}` failed."))
+                .because(detail.to_owned()))
         }
     }
 }
@@ -142,10 +146,8 @@ async fn handshake(
         return Err("the other mesh tells no identity of the service: it has no ready pod".to_owned());
     }
     let authorities = CaSource::File(folder.join("root-cert.pem"));
-    let credential = CredentialSource::Files {
-        certificate: folder.join("cert-chain.pem"),
-        key: folder.join("key.pem"),
-    };
+    let credential =
+        CredentialSource::Files { certificate: folder.join("cert-chain.pem"), key: folder.join("key.pem") };
     let connector = ClientTls::workload(authorities, callee.identities.clone())
         .credential(credential)
         .alpn([PROTOCOL])
@@ -171,7 +173,11 @@ async fn through_proxy(steps: &mut Steps, callee: &Callee, path: &str) {
     steps.add("http", begun, outcome.map(|answer| format!("{answer}; mutual TLS is the proxy's part")));
 }
 
-async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin, callee: &Callee, path: &str) -> Result<String, String> {
+async fn ask(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    callee: &Callee,
+    path: &str,
+) -> Result<String, String> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", callee.host);
     let asking = async {
         stream.write_all(request.as_bytes()).await?;

@@ -5,6 +5,7 @@
 
 mod crossings;
 mod jobs;
+mod mesh;
 mod pods;
 mod reach;
 mod steps;
@@ -34,6 +35,7 @@ async fn walk(tour: &mut Tour, binary: PathBuf) -> Result<()> {
     let jobs = jobs::walk(tour, &reach).await?;
     let pods = pods::walk(tour, &reach).await?;
     let _crossings = crossings::walk(tour, &reach, jobs, &pods).await?;
+    let _mesh = Box::pin(mesh::walk(tour, &binary)).await?;
     if std::env::var_os("KEEP").is_some_and(|keep| !keep.is_empty() && keep != "0") {
         reach.stay().await;
     }

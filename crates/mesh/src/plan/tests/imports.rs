@@ -1,0 +1,126 @@
+//! What a remote service becomes here.
+
+use super::*;
+
+#[test]
+fn a_remote_service_becomes_one_service_entry() {
+    let plan = planned(json!([]), json!([offer("r.shop.svc.cluster.local")]), |_| {});
+    let entry = get(&plan, Kind::ServiceEntry, "istio-system", "import-r-shop-svc-cluster-local");
+    let endpoint = |address: &str| {
+        json!({ "address": address, "network": "west", "ports": { "http": 443 },
+            "labels": { "app": "r", "security.istio.io/tlsMode": "istio" } })
+    };
+    assert_eq!(
+        entry.spec,
+        json!({
+            "hosts": ["r.shop.svc.cluster.local"],
+            "ports": [{ "name": "http", "number": 9080, "protocol": "HTTP", "targetPort": 8080 }],
+            "location": "MESH_INTERNAL",
+            "resolution": "STATIC",
+            "endpoints": [endpoint("192.0.2.1"), endpoint("192.0.2.2")],
+        })
+    );
+    let imported = get(&plan, Kind::ImportedService, "istio-system", "r-shop-svc-cluster-local");
+    assert_eq!(imported.owner, Owner::Federation);
+    assert_eq!(imported.spec["meshes"], json!(["west"]));
+    assert_eq!((&imported.spec["name"], &imported.spec["namespace"]), (&json!("r"), &json!("shop")));
+    let owner = Owner::Imported { namespace: "istio-system".into(), name: "r-shop-svc-cluster-local".into() };
+    assert_eq!(entry.owner, owner);
+    let discovery = get(&plan, Kind::ServiceEntry, "istio-system", "federation-discovery-service-west");
+    assert_eq!(
+        discovery.spec["hosts"],
+        json!(["federation-discovery-service-west.istio-system.svc.cluster.local"])
+    );
+    assert_eq!(discovery.spec["ports"], json!([{ "name": "grpc", "number": 15080, "protocol": "GRPC" }]));
+    assert_eq!(
+        discovery.spec["subjectAltNames"],
+        json!(["spiffe://mesh.west/ns/istio-system/sa/federation-discovery-service-west"])
+    );
+    assert!(
+        plan.objects.iter().position(|o| o.kind == Kind::ImportedService)
+            < plan.objects.iter().position(|o| o.kind == Kind::ServiceEntry),
+        "owners come first"
+    );
+}
+
+#[test]
+fn a_host_name_is_left_to_dns_in_entries_and_resolved_for_workloads() {
+    let by_name = |world: &mut Value| {
+        world["federation"]["remote"][0]["ingress"] = json!({ "addresses": ["gw.west.example"] });
+    };
+    let plan = planned(json!([]), json!([offer("r.shop.svc.cluster.local")]), by_name);
+    let entry = get(&plan, Kind::ServiceEntry, "istio-system", "import-r-shop-svc-cluster-local");
+    assert_eq!(
+        (&entry.spec["resolution"], &entry.spec["endpoints"][0]["ports"]["http"]),
+        (&json!("DNS"), &json!(15443))
+    );
+    let local = || json!([service("shop", "r", json!({}), http())]);
+    let plan = planned(local(), json!([offer("r.shop.svc.cluster.local")]), by_name);
+    assert_eq!(count(&plan, Kind::WorkloadEntry), 0);
+    assert!(plan.unresolved.contains("west"), "what is there stays until the name is resolved");
+    let plan = planned(local(), json!([offer("r.shop.svc.cluster.local")]), |world| {
+        by_name(world);
+        world["resolved"] = json!({ "gw.west.example": ["192.0.2.7", "2001:db8::7"] });
+    });
+    let workload = get(&plan, Kind::WorkloadEntry, "shop", "import-west-r-1");
+    assert_eq!(workload.spec["address"], "2001:db8::7");
+}
+
+#[test]
+fn a_local_service_of_the_same_name_gets_more_endpoints() {
+    let services = json!([service("shop", "r", json!({}), http())]);
+    let plan = planned(services, json!([offer("r.shop.svc.cluster.local")]), |_| {});
+    let workload = get(&plan, Kind::WorkloadEntry, "shop", "import-west-r-0");
+    assert_eq!(
+        workload.spec,
+        json!({ "address": "192.0.2.1", "network": "west", "ports": { "http": 443 },
+            "labels": { "app": "r", "security.istio.io/tlsMode": "istio" } })
+    );
+    get(&plan, Kind::ImportedService, "shop", "r-shop-svc-cluster-local");
+    assert_eq!(count(&plan, Kind::WorkloadEntry), 2);
+    assert_eq!(count(&plan, Kind::ServiceEntry), 1, "only that of discovery");
+}
+
+#[test]
+fn a_local_service_is_never_shadowed() {
+    let offers = || json!([offer("r.shop.svc.cluster.local")]);
+    for (why, ports) in [
+        ("another port", json!([{ "name": "http", "port": 80 }])),
+        ("one port more", json!([{ "name": "http", "port": 9080 }, { "name": "admin", "port": 1 }])),
+        ("no name", json!([{ "port": 9080 }])),
+    ] {
+        let plan = planned(json!([service("shop", "r", json!({}), ports)]), offers(), |_| {});
+        assert_eq!((count(&plan, Kind::WorkloadEntry), count(&plan, Kind::ServiceEntry)), (0, 1), "{why}");
+        assert!(plan.findings.iter().any(|finding| finding.reason == Reason::NotJoined), "{why}");
+    }
+    let mut shared = world(json!({
+        "federation": { "local": east(), "remote": [west()] },
+        "rules": { "import": [{ "meshID": "west" }] },
+        "peers": { "west": [offer("api.example.org"), offer("kubernetes.default.svc.cluster.local")] },
+    }));
+    shared.foreign_hosts.insert("api.example.org".into());
+    let plan = plan(&shared);
+    assert_eq!(count(&plan, Kind::ImportedService), 0);
+    assert_eq!((plan.remotes["west"].refused, plan.remotes["west"].refusals.len()), (2, 2));
+}
+
+#[test]
+fn the_router_of_a_remote_gets_server_names_it_can_read() {
+    let plan = planned(json!([]), json!([offer("r.shop.svc.cluster.local")]), |world| {
+        world["federation"]["remote"][0]["ingress"]["type"] = json!("openshift-router");
+    });
+    let rule = get(&plan, Kind::DestinationRule, "istio-system", "mtls-sni-r-shop-svc-cluster-local");
+    assert_eq!(
+        rule.spec,
+        json!({ "host": "r.shop.svc.cluster.local", "trafficPolicy": { "portLevelSettings": [{
+            "port": { "number": 9080 },
+            "tls": { "mode": "ISTIO_MUTUAL", "sni": "r-9080.shop.svc.cluster.local" },
+        }] } })
+    );
+    let name = "mtls-sni-federation-discovery-service-west-istio-system-svc-cluster-local";
+    let rule = get(&plan, Kind::DestinationRule, "istio-system", name);
+    assert_eq!(
+        rule.spec["trafficPolicy"]["tls"],
+        json!({ "mode": "ISTIO_MUTUAL", "sni": "federation-discovery-service-west-15080.istio-system.svc.cluster.local" })
+    );
+}

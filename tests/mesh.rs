@@ -117,6 +117,17 @@ async fn controller(
     product.role(&format!("mesh-{mesh}"), &args, &[("POD_NAMESPACE", "istio-system")]).await.unwrap()
 }
 
+/// Every object that federation made, with the version of its last write.
+async fn objects(kubectl: &Kubectl) -> String {
+    let each = "jsonpath={range .items[*]}{.kind} {.metadata.name} {.metadata.resourceVersion}\n{end}";
+    let kinds = "gateways.networking.istio.io,serviceentries.networking.istio.io,\
+        peerauthentications.security.istio.io,authorizationpolicies.security.istio.io,importedservices";
+    let ours = "app.kubernetes.io/managed-by=tarbet-mesh";
+    let all = kubectl.run(&["get", kinds, "-A", "-l", ours, "-o", each]).await.unwrap();
+    assert!(all.contains("PeerAuthentication"), "{all}");
+    all
+}
+
 /// Everything federation made is gone from a cluster.
 pub(crate) async fn clean(product: &Product, plane: &ControlPlane) {
     let kubeconfig = plane.kubeconfig().display().to_string();
@@ -195,7 +206,8 @@ async fn a_request_crosses_two_envoys_only_while_its_service_is_exported() {
     assert!(row("dns").contains("false") && row("dns").contains("DNS_CAPTURE") && code == Some(1), "{said}");
     assert_eq!(trial("unknown.shop").await.unwrap().0, Some(3));
 
-    // The controllers die: traffic does not notice. They come back and write nothing.
+    // The controllers die: traffic does not notice. They come back and find every object as it must be.
+    let before = (objects(&here).await, objects(&there).await);
     for controller in &mut controllers {
         controller.process.kill9().unwrap();
     }
@@ -214,23 +226,39 @@ async fn a_request_crosses_two_envoys_only_while_its_service_is_exported() {
         Ok(())
     };
     eventually(SOON, "the controllers to look around", settled).await.unwrap();
-    for controller in &controllers {
-        assert!(controller.metric("tarbet_mesh_writes_total").await.unwrap() < 0.5, "nothing changed");
-    }
+    assert_eq!((objects(&here).await, objects(&there).await), before, "nothing changed");
     answered(&lab, caller).await;
 
-    // Through the gateway of the way out, once there is one; the direct way is gone.
+    // No longer exported: gone, at the gateway too.
+    export(&there, false).await;
+    unanswered(&lab).await;
+    for plane in [east, west] {
+        clean(&product, plane).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_leave_through_the_egress_gateway_where_there_is_no_other_way() {
+    let (east, west, _turn) = planes().await;
+    let mut lab = MeshLab::start(east, west).await.unwrap();
     lab.start_egress(east).await.unwrap();
     let (label, value) = MeshLab::EGRESS_LABEL;
     let mut leaving = federation("east", "west", &[MeshLab::GATEWAY]);
     leaving["spec"]["local"]["egress"] = json!({ "gateway": { "selector": { label: value } } });
-    here.apply(&leaving).await.unwrap();
-    answered(&lab, "spiffe://east.local/ns/istio-system/sa/federation-egress-gateway").await;
+    east.kubectl().apply(&leaving).await.unwrap();
+    east.kubectl().apply(&rules("west")).await.unwrap();
+    west.kubectl().apply(&federation("west", "east", &["192.0.2.2"])).await.unwrap();
+    west.kubectl().apply(&rules("east")).await.unwrap();
+    let product = Product::new(env!("CARGO_BIN_EXE_tarbet")).unwrap();
+    let ports = Lease::block(2).unwrap();
+    let _east = controller(&product, east, "east", ports.port(0), "west", ports.port(1)).await;
+    let _west = controller(&product, west, "west", ports.port(1), "east", ports.port(0)).await;
+    export(&west.kubectl(), true).await;
+    let gateway = "spiffe://east.local/ns/istio-system/sa/federation-egress-gateway";
+    answered(&lab, gateway).await;
     lab.cut_direct_way().unwrap();
-    answered(&lab, "spiffe://east.local/ns/istio-system/sa/federation-egress-gateway").await;
-
-    // No longer exported: gone, at the gateway too.
-    export(&there, false).await;
+    answered(&lab, gateway).await;
+    export(&west.kubectl(), false).await;
     unanswered(&lab).await;
     for plane in [east, west] {
         clean(&product, plane).await;
@@ -386,7 +414,7 @@ async fn a_controller_that_is_killed_anywhere_finishes_what_it_began_and_writes_
     let (east_at, west_at, peer) = (at(0), at(1), format!("west={}", at(1)));
     let alone = "--leader-elect=false";
     let words = ["mesh", "--kubeconfig", &west_config, "--listen", &west_at, alone];
-    let _west = product.role("mesh-west", &words, &[("POD_NAMESPACE", "istio-system")]).await.unwrap();
+    let exporter = product.role("mesh-west", &words, &[("POD_NAMESPACE", "istio-system")]).await.unwrap();
     let words = ["mesh", "--kubeconfig", &east_config, "--listen", &east_at, "--discovery", &peer, alone];
     let mut controller =
         product.role("mesh-east", &words, &[("POD_NAMESPACE", "istio-system")]).await.unwrap();
@@ -432,7 +460,7 @@ async fn a_controller_that_is_killed_anywhere_finishes_what_it_began_and_writes_
     };
     eventually(SOON, "the controller to look around", looked).await.unwrap();
     assert!(controller.metric("tarbet_mesh_writes_total").await.unwrap() < 0.5, "nothing changed");
-    drop((controller, _west));
+    drop((controller, exporter));
     here.run(&["delete", "namespace", "many", "--wait=false"]).await.unwrap();
     there.run(&["delete", "namespace", "many", "--wait=false"]).await.unwrap();
     for plane in [east, west] {

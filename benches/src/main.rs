@@ -12,6 +12,7 @@ mod cpu;
 mod figure;
 mod jobs;
 mod load;
+mod mesh;
 mod page;
 mod peers;
 mod plot;
@@ -25,12 +26,13 @@ use anyhow::{Context, Result, bail};
 use figure::{Part, Section};
 
 /// What is measured, in the order of the page.
-const PARTS: [&str; 3] = ["reach", "jobs", "store"];
+const PARTS: [&str; 4] = ["reach", "jobs", "mesh", "store"];
 
 async fn measure(part: &str, bench: &Bench) -> Result<Vec<Section>> {
     match part {
         "reach" => reach::measure(bench).await,
         "jobs" => jobs::measure(bench).await,
+        "mesh" => Box::pin(mesh::measure(bench)).await,
         "store" => store::measure(bench).await,
         other => bail!("there is no part `{other}`; there are {}", PARTS.join(", ")),
     }

@@ -24,7 +24,7 @@ async fn discovery_and_calls_cross_through_a_site_and_mutual_tls_stays_end_to_en
     let policy = format!("tcp:\n  - {{host: 127.0.0.1, ports: [{west_at}, {door}]}}\n");
     let policy = product.folder().write("policy.yaml", &policy).unwrap().display().to_string();
     let token = site["token"]["token"].as_str().unwrap();
-    let _agent = product.agent("lab-agent", token, &[&gateway], &["--policy", &policy]).await.unwrap();
+    let agent = product.agent("lab-agent", token, &[&gateway], &["--policy", &policy]).await.unwrap();
     lab.cable_to_gate(door).await.unwrap();
 
     // East's controller listens for its own callers, who know it by an address of their network.
@@ -92,7 +92,7 @@ async fn discovery_and_calls_cross_through_a_site_and_mutual_tls_stays_end_to_en
     assert!(!lab.reaches_pod().await.unwrap());
 
     // Without its agent there is no way.
-    drop(_agent);
+    drop(agent);
     unanswered(&lab).await;
     export(&west.kubectl(), false).await;
     for plane in [east, west] {

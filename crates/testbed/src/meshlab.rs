@@ -379,10 +379,10 @@ fn answer(listener: std::net::TcpListener) -> Result<JoinHandle<()>> {
                     }
                 }
                 let head = String::from_utf8_lossy(&head).into_owned();
+                // Each proxy on the way adds whom it saw; the last is the one who spoke to ours.
                 let from = head
-                    .split("URI=")
-                    .nth(1)
-                    .map_or("nobody", |rest| rest.split(['\r', ';', ',']).next().unwrap_or(""));
+                    .rsplit_once("URI=")
+                    .map_or("nobody", |(_, rest)| rest.split(['\r', ';', ',']).next().unwrap_or_default());
                 let body = format!("pay of west, called by {from}");
                 let answer = format!(
                     "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",

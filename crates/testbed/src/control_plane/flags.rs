@@ -72,7 +72,7 @@ pub(super) fn apiserver(name: &str, etcd: &str, port: u16, keys: &Keys) -> Vec<S
         file("kubelet-client-certificate", &keys.kubelet_client.certificate),
         file("kubelet-client-key", &keys.kubelet_client.key),
         "--kubelet-preferred-address-types=InternalIP,Hostname".to_owned(),
-        "--service-cluster-ip-range=10.99.0.0/24".to_owned(),
+        "--service-cluster-ip-range=10.99.0.0/16".to_owned(),
         "--allow-privileged=true".to_owned(),
         "--profiling=false".to_owned(),
     ]

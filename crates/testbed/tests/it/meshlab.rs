@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tarbet_testbed::{Istiod, MeshLab, eventually, shared_pair};
 
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_crosses_by_a_gateway_and_an_entry_and_not_without() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
-use tarbet_testbed::product::{Agent, Product};
+use tarbet_testbed::product::{Agent, Gateway, Product};
 use tarbet_testbed::{ControlPlane, Istiod, Kubectl, Lease, MeshLab, Pair, eventually};
 
 use crate::steps::{Tour, chapter};
@@ -15,7 +15,8 @@ const KINDS: [&str; 3] = ["meshfederations", "federationservicerules", "imported
 
 /// What the chapter leaves running.
 pub(crate) struct Meshes {
-    _controllers: [Agent; 2],
+    _roles: Vec<Agent>,
+    _gateway: Gateway,
     _lab: MeshLab,
     _pair: Pair,
     _ports: Lease,
@@ -23,17 +24,17 @@ pub(crate) struct Meshes {
 
 pub(crate) async fn walk(tour: &mut Tour, binary: &Path) -> Result<Meshes> {
     chapter("Mesh: services of one Istio mesh, called by name in another");
-    let (pair, lab) = tour
+    let (pair, mut lab) = tour
         .step(
             "Two clusters with Istio, Envoys in network namespaces, one root of trust, no other way between them",
             "(the test bed starts them)",
             async {
-                let pair = Pair::start().await?;
+                let pair = Box::pin(Pair::start()).await?;
                 for plane in [&pair.public, &pair.private] {
                     install(&plane.kubectl()).await?;
                     Istiod::install_kinds(plane).await?;
                 }
-                let lab = MeshLab::start(&pair.public, &pair.private).await?;
+                let lab = Box::pin(MeshLab::start(&pair.public, &pair.private)).await?;
                 ensure!(!lab.reaches_pod().await?, "the caller reaches the pod without a gateway");
                 Ok(((pair, lab), "east: a caller with its sidecar; west: a gateway, and pay with its sidecar".to_owned()))
             },
@@ -41,7 +42,7 @@ pub(crate) async fn walk(tour: &mut Tour, binary: &Path) -> Result<Meshes> {
         .await?;
     let (east, west) = (&pair.public, &pair.private);
 
-    let (product, ports) = (Product::new(binary)?, Lease::block(2)?);
+    let (product, ports) = (Product::new(binary)?, Lease::block(4)?);
     let controllers = tour
         .step(
             "Two objects in each mesh, and a controller that hears the other; nobody gets the other's kubeconfig",
@@ -113,7 +114,84 @@ pub(crate) async fn walk(tour: &mut Tour, binary: &Path) -> Result<Meshes> {
         },
     )
     .await?;
-    Ok(Meshes { _controllers: controllers, _lab: lab, _pair: pair, _ports: ports })
+    let [here, there] = controllers;
+    drop(here);
+    let (gateway, agent, here) =
+        Box::pin(through_the_link(tour, &product, (east, west), &mut lab, &ports)).await?;
+    Ok(Meshes { _roles: vec![here, there, agent], _gateway: gateway, _lab: lab, _pair: pair, _ports: ports })
+}
+
+/// The crossing: west has no way in, but a site whose agent dials out.
+async fn through_the_link(
+    tour: &mut Tour,
+    product: &Product,
+    (east, west): (&ControlPlane, &ControlPlane),
+    lab: &mut MeshLab,
+    ports: &Lease,
+) -> Result<(Gateway, Agent, Agent)> {
+    let [east_at, west_at, door, entry] = [0, 1, 2, 3].map(|index| ports.port(index));
+    let made = tour
+        .step(
+            "The wire to west's gateway is cut; discovery and calls go through west's site instead, whose agent dials out",
+            "tarbet site add lab\ntarbet agent --gateway URL --token-file lab.token --policy policy.yaml\n\
+             tarbet mesh --via-site west=lab --carry west=:15543",
+            async {
+                lab.cut_direct_way()?;
+                lab.cable_to_gate(door).await?;
+                let inside = format!("{}:15443", MeshLab::EGRESS_SIDE);
+                lab.cable_in(inside.parse()?, entry)?;
+                let gateway = product.gateway("neck", "{kind: memory}", &[]).await?;
+                let site: Value =
+                    serde_json::from_str(&product.run(&gateway, &["site", "add", "lab", "-o", "json"]).await?)?;
+                let policy = format!("tcp:\n  - {{host: 127.0.0.1, ports: [{west_at}, {door}]}}\n");
+                let policy = product.folder().write("lab-policy.yaml", &policy)?.display().to_string();
+                let token = site["token"]["token"].as_str().unwrap_or_default();
+                let agent = product.agent("lab-agent", token, &[&gateway], &["--policy", &policy]).await?;
+                let patch = json!([{ "op": "replace", "path": "/spec/remote/0/ingress", "value": {} }]).to_string();
+                let patch = ["patch", "meshfederation", "default", "--type=json", "-p", &patch];
+                east.kubectl().run(&patch).await?;
+                let (kubeconfig, listen) = (east.kubeconfig().display().to_string(), format!("127.0.0.1:{east_at}"));
+                let discovery = format!("west=127.0.0.1:{west_at}");
+                let carry = format!(
+                    "mesh.carry={{west: {{listen: '127.0.0.1:{entry}', advertise: '{inside}', gateway: '127.0.0.1:{door}'}}}}"
+                );
+                let words = [
+                    "mesh", "--kubeconfig", &kubeconfig, "--listen", &listen, "--via-site", "west=lab",
+                    "--discovery", &discovery, "--set", &carry, "--leader-elect=false",
+                ];
+                let (api, token, ca) = (
+                    gateway.api(),
+                    product.admin_token().display().to_string(),
+                    product.authority().display().to_string(),
+                );
+                let environment = [
+                    ("POD_NAMESPACE", "istio-system"),
+                    ("TARBET_SERVER", api.as_str()),
+                    ("TARBET_TOKEN_FILE", token.as_str()),
+                    ("TARBET_CA_FILE", ca.as_str()),
+                ];
+                let here = product.role("mesh-via-site", &words, &environment).await?;
+                let list = product.run(&gateway, &["site", "list"]).await?;
+                Ok(((gateway, agent, here), list))
+            },
+        )
+        .await?;
+    tour.step(
+        "Exported again, the service answers through the link, and still sees the caller's own identity",
+        "kubectl --context west label service pay -n shop export=true\ncurl http://pay.shop.svc.cluster.local/",
+        async {
+            west.kubectl().run(&["label", "service", "pay", "-n", "shop", "export=true"]).await?;
+            let body = eventually(SOON, "the answer", || async {
+                let (status, body) = lab.call(MeshLab::PAY).await?;
+                ensure!(status == 200, "{status}: {body}");
+                Ok(body)
+            })
+            .await?;
+            Ok(((), body))
+        },
+    )
+    .await?;
+    Ok(made)
 }
 
 async fn install(kubectl: &Kubectl) -> Result<()> {

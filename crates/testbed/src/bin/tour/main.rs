@@ -32,6 +32,9 @@ async fn main() -> ExitCode {
 
 async fn walk(tour: &mut Tour, binary: PathBuf) -> Result<()> {
     let reach = reach::walk(tour, &binary).await?;
+    let jobs = jobs::walk(tour, &reach).await?;
+    let pods = pods::walk(tour, &reach).await?;
+    let _crossings = crossings::walk(tour, &reach, jobs, &pods).await?;
     let _mesh = Box::pin(mesh::walk(tour, &binary)).await?;
     if std::env::var_os("KEEP").is_some_and(|keep| !keep.is_empty() && keep != "0") {
         reach.stay().await;

@@ -178,6 +178,12 @@ impl Shared {
     async fn run(self: &Arc<Self>, health: &Health, workers: usize, stop: CancellationToken) {
         let (scopes, scope) = channel::channel(Scope::All);
         let private = Signal::new(health, "private cluster");
+        // Known from the start, so that nobody takes us for ready before the requests are listed.
+        let signals: Vec<Signal> = self
+            .remotes
+            .iter()
+            .map(|remote| Signal::new(health, &format!("remote {}", remote.name)))
+            .collect();
         let names: Vec<Arc<str>> = self.remotes.iter().map(|remote| Arc::clone(&remote.name)).collect();
         let local: Vec<BoxFuture<'_, ()>> = vec![
             self.local
@@ -195,8 +201,7 @@ impl Shared {
                 () = self.local.listed() => {}
             }
             self.count_runs();
-            let watches = self.remotes.iter().map(|remote| {
-                let signal = Signal::new(health, &format!("remote {}", remote.name));
+            let watches = self.remotes.iter().zip(&signals).map(|(remote, signal)| {
                 let scope = scope.clone();
                 let stop = stop.clone();
                 async move {

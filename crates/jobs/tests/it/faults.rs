@@ -244,6 +244,37 @@ async fn while_the_remote_is_gone_runs_go_on_and_results_are_delivered_after() {
     controller.stop().await;
 }
 
+#[tokio::test]
+async fn it_is_not_ready_before_the_requests_were_seen() {
+    let rig = Rig::new("unready").await;
+    let nowhere = tarbet_cluster::connect_by(|_| async {
+        Err::<http::Response<kube::client::Body>, _>("nothing answers there".into())
+    });
+    let (health, remotes) = (
+        tarbet_telemetry::Health::default(),
+        vec![tarbet_jobs::Remote { name: "nowhere".into(), client: nowhere }],
+    );
+    let metrics = tarbet_jobs::JobMetrics::register(&tarbet_telemetry::Metrics::new("jobs", "test"));
+    let controller = tarbet_jobs::Controller::new(
+        rig.config(),
+        rig.local.clone(),
+        remotes,
+        metrics,
+        health.clone(),
+        "unready",
+    );
+    let controller = super::rig::Running::start(controller);
+    eventually(SOON, "the word about the remote", || async {
+        let said = format!("{:?}", health.parts());
+        // Before it began there is nothing that could be ready.
+        assert!(!health.is_ready() || !said.contains("private"), "{said}");
+        if said.contains("nothing answers there") { Ok(()) } else { Err(said) }
+    })
+    .await
+    .unwrap();
+    controller.stop().await;
+}
+
 impl Rig {
     fn private_kubeconfig(&self) -> String {
         path(&self.kubeconfigs.0)

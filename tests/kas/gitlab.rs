@@ -12,7 +12,8 @@ use axum::{Json, Router};
 use serde_json::{Value, json};
 use tarbet_identity::SecretBytes;
 use tarbet_identity::jwt::{Claims, Signer};
-use tarbet_testbed::{Lease, eventually, shared_pair};
+use tarbet_testbed::product::Product;
+use tarbet_testbed::{Lease, Redis, eventually, shared_pair};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -23,6 +24,8 @@ use super::{SOON, agentk, bearer, exercise, kubectl, metric, product};
 struct Gitlab(Arc<Mutex<HashMap<&'static str, usize>>>);
 
 const AGENT: i64 = 7;
+/// Everybody whom GitLab names may ask, as far as the site itself is concerned.
+const RULES: &str = "kubernetes: [{}]\nimpersonate: ['gitlab:*', '7', '70', '1', '2', '3', 'ada', 'prod', 'production', 'session_cookie', 'personal_access_token']\n";
 
 impl Gitlab {
     async fn start() -> (Self, String) {
@@ -99,10 +102,8 @@ async fn authorize(State(gitlab): State<Gitlab>, headers: HeaderMap, Json(asked)
     .into_response()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn gitlab_says_who_the_agent_is_and_who_may_use_it() {
-    let product = product();
-    let (gitlab, url) = Gitlab::start().await;
+/// The flags of a gateway that asks this GitLab.
+fn asking(product: &Product, url: &str) -> Vec<String> {
     let secret = product.folder().path().join("gateways.secret").display().to_string();
     let settings = [
         format!("gateway.kas.gitlab.address={url}"),
@@ -110,11 +111,17 @@ async fn gitlab_says_who_the_agent_is_and_who_may_use_it() {
         "gateway.kas.gitlab.cache=1s".to_owned(),
         "gateway.kas.gitlab.external_url=https://gitlab.example.org".to_owned(),
     ];
-    let flags: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+    settings.into_iter().flat_map(|setting| ["--set".to_owned(), setting]).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gitlab_says_who_the_agent_is_and_who_may_use_it() {
+    let product = product();
+    let (gitlab, url) = Gitlab::start().await;
+    let flags = asking(&product, &url);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let gateway = product.gateway("kas-gitlab", "{kind: memory}", &flags).await.unwrap();
-    // Everybody whom GitLab names may read, as far as the site itself is concerned.
-    let rules = "kubernetes: [{}]\nimpersonate: ['gitlab:*', '7', '70', '1', '2', '3', 'ada', 'prod', 'production', 'session_cookie', 'personal_access_token']\n";
-    let policy = product.folder().write("gitlab-policy.yaml", rules).unwrap();
+    let policy = product.folder().write("gitlab-policy.yaml", RULES).unwrap();
     let extra = ["--policy", policy.to_str().unwrap()];
     let _agent = agentk(&product, "gitlab-agentk", "glagent-secret", &gateway.agents(), &extra).await;
 
@@ -198,6 +205,25 @@ async fn echo() -> String {
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
     });
     config.to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_of_gitlabs_holds_across_gateways() {
+    let (product, redis) = (product(), Redis::start().await.unwrap());
+    let (_gitlab, url) = Gitlab::start().await;
+    let store = format!("{{kind: redis, url: '{}'}}", redis.url());
+    let flags = asking(&product, &url);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let entry = product.gateway("gitlab-entry", &store, &flags).await.unwrap();
+    let holder = product.gateway("gitlab-holder", &store, &flags).await.unwrap();
+    let policy = product.folder().write("gitlab-policy.yaml", RULES).unwrap();
+    let extra = ["--policy", policy.to_str().unwrap()];
+    let _agent = agentk(&product, "gitlab-far", "glagent-secret", &holder.agents(), &extra).await;
+    let job = kubectl(bearer(&product, &entry, "job", &format!("ci:{AGENT}:job-as-agent"))).await;
+    assert!(job.run(&["get", "namespaces"]).await.unwrap().contains("kube-system"));
+    let ada = kubectl(bearer(&product, &entry, "ada", &format!("pat:{AGENT}:glpat-ada"))).await;
+    let said = format!("{:#}", ada.run(&["get", "namespaces"]).await.unwrap_err());
+    assert!(said.contains("gitlab:user:ada") && said.contains("forbidden"), "{said}");
 }
 
 /// A token of somebody who calls the gRPC services of the API listener.

@@ -5,12 +5,14 @@
 //! seconds. While it does not answer nothing is called failed.
 
 mod attach;
+mod end;
 mod logs;
 mod observe;
 mod pod;
 pub mod runtime;
 pub mod script;
 pub mod states;
+mod submit;
 pub mod word;
 
 use std::collections::HashMap;
@@ -19,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus};
 use tokio::process::Command;
 use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
@@ -30,16 +32,18 @@ use crate::plan::{Container, Plan, PlanError, Policy, Restart, plan};
 use crate::record::{Found, Records};
 use crate::runner::{Known, LogStream, Runner, Session, Turn};
 use crate::slurm::flags::{FlagConfig, flags};
-use crate::wire::{CreateReply, ExecRequest, LogRequest, PingReply, PodStatus, RetrievedPod, is_uid};
+use crate::wire::{
+    CreateReply, ExecRequest, LogOptions, LogRequest, PingReply, PodStatus, PodUsage, RetrievedPod,
+    SystemInfo, is_uid,
+};
 use attach::attach;
 use observe::Queue;
 use pod::{Inner, Pod};
-use script::{ScriptConfig, exec_script, script};
-use states::{JobState, container_state};
+use script::{ScriptConfig, Share, exec_script};
+use states::{JobState, Marks, container_state};
 
 /// The id of the job, once it is known.
 const JOB_ID: &str = "JobID.jid";
-const SCRIPT: &str = "job.sh";
 const CHANGES: usize = 1024;
 
 /// What runs jobs.
@@ -53,6 +57,10 @@ pub trait BatchSystem: Send + Sync + 'static {
     async fn list(&self) -> Result<Vec<JobSeen>, RunError>;
     /// Ends the job of this id, or all jobs of this name.
     async fn cancel(&self, name: &str, id: Option<&str>, grace: Duration) -> Result<(), RunError>;
+    /// A summary of its machines for people, where it has one.
+    async fn summary(&self) -> Option<Result<String, RunError>> {
+        None
+    }
     /// The beginning of a command that runs where the job runs.
     fn inside(&self, id: &str) -> Result<Command, RunError>;
 }
@@ -66,6 +74,8 @@ pub struct Job {
     pub script: PathBuf,
     /// The pod's folder.
     pub folder: PathBuf,
+    /// The job that must have begun before.
+    pub after: Option<String>,
 }
 
 /// A job that the batch system knows.
@@ -103,6 +113,8 @@ pub struct BatchConfig {
     pub flags: FlagConfig,
     /// The least time between two questions for all jobs.
     pub interval: Duration,
+    /// A job for each container of a pod instead of one for all.
+    pub per_container: bool,
 }
 
 /// A [`Runner`] on a batch system.
@@ -144,7 +156,7 @@ impl Batch {
             let deleted = found.deleted;
             let pod = batch.take_in(found);
             tracing::info!(pod = %pod.id, deleted, "Took up a pod.");
-            if deleted || pod.lock().job.is_none() {
+            if deleted || !pod.is_sent() {
                 unfinished.push((pod, deleted));
             }
         }
@@ -167,97 +179,43 @@ impl Batch {
     }
 
     fn take_in(&self, found: Found) -> Arc<Pod> {
-        let job = found.folder.text(JOB_ID).filter(|id| !id.is_empty());
-        let inner = Inner { known: Arc::new(found.known), job, missing: 0, told: String::new() };
+        // Its scripts tell how many jobs it has, whatever the settings say by now.
+        let count = (1..found.known.plan.containers.len())
+            .take_while(|&at| found.folder.has(&format!("{}.sh", Share::One(at).stem())))
+            .count();
+        let ids = found.folder.text(JOB_ID).unwrap_or_default();
+        let mut jobs: Vec<Option<String>> =
+            ids.split(',').map(|id| (!id.is_empty()).then(|| id.to_owned())).collect();
+        jobs.resize(count + 1, None);
+        let inner = Inner { known: Arc::new(found.known), jobs, missing: 0, told: String::new() };
         let pod =
             Arc::new(Pod { id: inner.known.id().clone(), folder: found.folder, inner: Mutex::new(inner) });
         self.lock().insert(pod.id.uid.clone(), Arc::clone(&pod));
         pod
     }
 
-    /// Finishes what a crash cut off: submissions without an id, and removals.
-    async fn finish(self: Arc<Self>, unfinished: Vec<(Arc<Pod>, bool)>) {
-        for (pod, deleted) in unfinished {
-            let mut wait = Duration::from_millis(500);
-            loop {
-                let done = if deleted {
-                    self.remove(&pod, None).await
-                } else {
-                    let turn = self.intake.lock().await;
-                    let done = self.settle(&pod).await;
-                    drop(turn);
-                    done
-                };
-                match done {
-                    Ok(()) => break,
-                    Err(error) => tracing::warn!(pod = %pod.id, error = %error, "A pod waits."),
-                }
-                tokio::select! {
-                    () = self.stop.cancelled() => return,
-                    () = tokio::time::sleep(wait) => wait = (wait * 2).min(Duration::from_secs(30)),
-                }
-            }
-        }
-    }
-
-    /// Makes sure that a recorded pod has its one job: the one that is there, or a new one.
-    async fn settle(&self, pod: &Pod) -> Result<(), RunError> {
-        if let Some(id) = self.find(&pod.id.uid).await? {
-            return self.note_job(pod, &id);
-        }
-        // Its script has begun although the queue has forgotten it.
-        if pod.folder.has("job.lock") {
-            return self.note_job(pod, "0");
-        }
-        match self.submit(pod).await {
-            Ok(()) => Ok(()),
-            Err(SubmitError::Refused(reason) | SubmitError::Unclear(reason)) => {
-                Err(RunError::Away { runtime: self.system.name(), reason })
-            }
-        }
-    }
-
-    /// The id of the job of this name, asked now.
-    async fn find(&self, name: &str) -> Result<Option<String>, RunError> {
-        let jobs = self.system.list().await?;
-        Ok(jobs.into_iter().find(|job| job.name == name).map(|job| job.id))
-    }
-
-    async fn submit(&self, pod: &Pod) -> Result<(), SubmitError> {
-        let path = pod.folder.path();
-        let job = Job { name: pod.id.uid.clone(), script: path.join(SCRIPT), folder: path.to_owned() };
-        let id = self.system.submit(&job).await?;
-        self.note_job(pod, &id).map_err(|error| SubmitError::Unclear(error.to_string()))
-    }
-
-    fn note_job(&self, pod: &Pod, id: &str) -> Result<(), RunError> {
-        pod.folder.write(JOB_ID, id.as_bytes(), 0o600).map_err(RunError::folder("record the job's id"))?;
-        pod.lock().job = Some(id.to_owned());
-        self.ask.notify_one();
-        Ok(())
-    }
-
     fn status_of(&self, pod: &Pod) -> PodStatus {
         let known = pod.known();
         let plan = &known.plan;
-        let view = self.view(pod);
         let mut turn = Turn::Now;
         let mut statuses = Vec::new();
         for (at, container) in plan.all().enumerate() {
             let marks = pod.marks(container, at < plan.init.len());
-            let state = container_state(&marks, &view, turn);
+            let share = pod.share_of(container);
+            let state = container_state(&marks, &self.view(pod, share), turn);
             if at < plan.init.len() {
-                // Jobs run once, whatever the restart policy.
-                turn = turn.after(marks.ended.map(|(code, _)| i64::from(code)), Restart::Never);
+                // A status is the last word: restarts happen before it is written.
+                let code = marks.ended.map(|(code, _)| i64::from(code));
+                turn = turn.after_init(container, marks.started.is_some(), code, Restart::Never);
             }
-            statuses.push(status_of_container(container, state, pod.lock().job.as_deref()));
+            statuses.push(status_of_container(container, state, &marks, pod.job_of(share).as_deref()));
         }
         let containers = statuses.split_off(plan.init.len());
         PodStatus {
             name: pod.id.name.clone(),
             uid: pod.id.uid.clone(),
             namespace: pod.id.namespace.clone(),
-            jid: pod.lock().job.clone().unwrap_or_default(),
+            jid: pod.job_ids(),
             containers,
             init_containers: statuses,
             stale_seconds: self
@@ -270,12 +228,12 @@ impl Batch {
 
     /// Ends the job and removes the pod's folder.
     async fn remove(&self, pod: &Pod, grace: Option<Duration>) -> Result<(), RunError> {
-        let job = pod.lock().job.clone();
         let grace = grace.unwrap_or(pod.known().plan.grace).min(self.config.script.kill_wait);
-        let over = pod.is_over();
-        if !over {
-            let id = job.as_deref().filter(|id| *id != "0");
-            self.system.cancel(&pod.id.uid, id, grace).await?;
+        if !pod.is_over() {
+            for share in pod.shares() {
+                let id = pod.job_of(share).filter(|id| id != "0");
+                self.system.cancel(&share.job_name(&pod.id.uid), id.as_deref(), grace).await?;
+            }
         }
         // Without its folder a job that comes late ends before it does anything.
         self.records.forget(&pod.known())?;
@@ -290,7 +248,10 @@ impl Batch {
         let options = flags(&known.plan, &self.config.flags, &self.config.policy)?;
         let folder = self.records.folder(&known)?;
         let write = || -> Result<(), RunError> {
-            let text = script(&known.plan, &self.config.script, folder.path(), &options)?;
+            let shares = match known.plan.containers.len() {
+                count if self.config.per_container => (0..count).map(Share::One).collect(),
+                _ => vec![Share::Whole],
+            };
             let mut laid = Plan::clone(&known.plan);
             if !self.config.script.shared {
                 // Carried in the script instead.
@@ -301,9 +262,13 @@ impl Batch {
                     .for_each(|container| container.mounts.clear());
             }
             lay_out(&folder, &laid).map_err(RunError::folder("write the pod's files"))?;
-            folder
-                .write(SCRIPT, text.as_bytes(), 0o700)
-                .map_err(RunError::folder("write the job's script"))?;
+            // The first one last: the number of scripts is the number of jobs.
+            for share in shares.into_iter().rev() {
+                let text = script::share(&known.plan, &self.config.script, folder.path(), &options, share)?;
+                folder
+                    .write(&format!("{}.sh", share.stem()), text.as_bytes(), 0o700)
+                    .map_err(RunError::folder("write the job's script"))?;
+            }
             self.records.save(&folder, &known, &HashMap::new())
         };
         match write() {
@@ -327,31 +292,17 @@ impl Runner for Batch {
         }
         let reply = |job: String| CreateReply { pod_uid: uid.clone(), pod_jid: job };
         if let Ok(pod) = self.pod(&uid) {
-            let job = pod.lock().job.clone();
-            return Ok(reply(job.unwrap_or_else(|| "submitting".into())));
+            let job = pod.job_ids();
+            return Ok(reply(if job.is_empty() { "submitting".into() } else { job }));
         }
         let pod = self.take_in(self.prepare(Known { retrieved, plan })?);
-        let failure = match self.submit(&pod).await {
-            Ok(()) => None,
-            Err(SubmitError::Refused(reason)) => {
-                Some(RunError::Refused { runtime: self.system.name(), what: "take the job".into(), reason })
-            }
-            Err(SubmitError::Unclear(reason)) => {
-                // It may be there all the same: the name tells.
-                match self.find(&uid).await {
-                    Ok(Some(id)) => self.note_job(&pod, &id).err(),
-                    _ => Some(RunError::Away { runtime: self.system.name(), reason }),
-                }
-            }
-        };
-        if let Some(error) = failure {
+        if let Err(error) = self.submit(&pod).await {
             // A job that comes to light later finds no folder and ends at once.
             self.lock().remove(&uid);
             self.records.forget(&pod.known())?;
             return Err(error);
         }
-        let job = pod.lock().job.clone();
-        Ok(reply(job.unwrap_or_default()))
+        Ok(reply(pod.job_ids()))
     }
 
     async fn status(&self, uids: &[String]) -> Result<Vec<PodStatus>, RunError> {
@@ -373,11 +324,15 @@ impl Runner for Batch {
         let known = pod.known();
         let container =
             known.plan.meant(&request.container_name).ok_or_else(|| pod.unknown(&request.container_name))?;
+        let mut stem = known.stem(container);
         if request.options.previous {
-            return Err(RunError::Unsupported("jobs run once: there is no earlier log".into()));
+            stem.push_str(".previous");
+            if !pod.folder.has(&format!("{stem}.out")) {
+                return Err(RunError::Unsupported("the container has run only once".into()));
+            }
         }
-        let stem = known.stem(container);
-        Ok(logs::read(logs::Source { pod: Arc::clone(&pod), stem }, request.options))
+        let options = LogOptions { follow: request.options.follow && !request.options.previous, ..request.options };
+        Ok(logs::read(logs::Source { pod: Arc::clone(&pod), stem }, options))
     }
 
     async fn exec(&self, request: ExecRequest) -> Result<Session, RunError> {
@@ -389,22 +344,23 @@ impl Runner for Batch {
         let known = pod.known();
         let container =
             known.plan.meant(&request.container).ok_or_else(|| pod.unknown(&request.container))?;
-        let marks = pod.marks(container, known.plan.init.iter().any(|init| init.name == container.name));
-        let job = pod.lock().job.clone();
-        let Some(job) = job.filter(|_| marks.started.is_some() && marks.ended.is_none()) else {
+        let marks = pod.marks(container, known.plan.is_init(&container.name));
+        let share = pod.share_of(container);
+        let Some(job) = pod.job_of(share).filter(|_| marks.started.is_some() && marks.ended.is_none()) else {
             return Err(pod.unknown(&container.name));
         };
         if request.command.iter().any(|word| word.contains('\0')) {
             return Err(PlanError::Value("the command".into()).into());
         }
-        let text =
-            exec_script(&known.plan, container, &request.command, &self.config.script, pod.folder.path())?;
-        let name = format!("exec-{}.sh", uuid::Uuid::new_v4());
-        pod.folder
-            .write(&name, text.as_bytes(), 0o700)
-            .map_err(RunError::folder("write the command's script"))?;
-        let mut command = self.system.inside(&job)?;
-        command.arg(&self.config.script.bash).arg(pod.folder.path().join(&name));
+        let text = exec_script(
+            &known.plan,
+            container,
+            &request.command,
+            &self.config.script,
+            pod.folder.path(),
+            share,
+        )?;
+        let command = self.inside(&pod, &job, &text)?;
         attach(command, request.stdin).map_err(|error| RunError::Refused {
             runtime: self.system.name(),
             what: "run a command".into(),
@@ -424,6 +380,7 @@ impl Runner for Batch {
     async fn update(&self, retrieved: RetrievedPod) -> Result<(), RunError> {
         let new = plan(&retrieved, &self.config.policy)?;
         let pod = self.pod(&new.id.uid)?;
+        self.end_changed(&pod, &new).await?;
         if !self.config.script.shared {
             return Err(RunError::Unsupported(
                 "files of a pod can change only where jobs share the plugin's file system (SHARED_FS)".into(),
@@ -441,6 +398,37 @@ impl Runner for Batch {
         Ok(())
     }
 
+    async fn end(&self, uid: &str, container: &str, grace: Duration) -> Result<(), RunError> {
+        let pod = self.pod(uid)?;
+        let known = pod.known();
+        let container = known.plan.meant(container).ok_or_else(|| pod.unknown(container))?;
+        self.end_one(&pod, container, grace).await
+    }
+
+    async fn usage(&self) -> Result<Vec<PodUsage>, RunError> {
+        // What jobs use is known where they run; sites tell it by their own accounting.
+        Ok(Vec::new())
+    }
+
+    async fn system_info(&self) -> Option<SystemInfo> {
+        let timestamp = jiff::Timestamp::now().to_string();
+        Some(match self.system.summary().await? {
+            Ok(sinfo_output) => {
+                SystemInfo { status: "ok".into(), timestamp, slurm_connected: true, sinfo_output, error: None }
+            }
+            Err(error) => SystemInfo {
+                status: "warning".into(),
+                timestamp,
+                error: Some(error.to_string()),
+                ..Default::default()
+            },
+        })
+    }
+
+    fn known(&self, uid: &str) -> Option<Arc<Known>> {
+        self.pod(uid).ok().map(|pod| pod.known())
+    }
+
     async fn ping(&self) -> PingReply {
         let status = match &self.queue().failing {
             None => "ok".to_owned(),
@@ -454,15 +442,26 @@ impl Runner for Batch {
     }
 }
 
-fn status_of_container(container: &Container, state: ContainerState, job: Option<&str>) -> ContainerStatus {
+fn status_of_container(
+    container: &Container,
+    state: ContainerState,
+    marks: &Marks,
+    job: Option<&str>,
+) -> ContainerStatus {
+    let before = marks.before.map(|code| ContainerStateTerminated {
+        exit_code: code,
+        reason: Some(if code == 0 { "Completed" } else { "Error" }.into()),
+        ..Default::default()
+    });
     ContainerStatus {
+        restart_count: marks.restarts,
         name: container.name.clone(),
         image: container.image.clone(),
         image_id: container.image.clone(),
         container_id: job.map(|job| format!("job://{job}/{}", container.name)),
         ready: state.running.is_some(),
         started: Some(state.running.is_some()),
-        last_state: Some(ContainerState::default()),
+        last_state: Some(ContainerState { terminated: before, ..Default::default() }),
         state: Some(state),
         ..Default::default()
     }

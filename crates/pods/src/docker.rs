@@ -14,9 +14,11 @@ mod observe;
 mod pause;
 mod pod;
 mod status;
+mod usage;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -33,10 +35,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::RunError;
 use crate::folder::{lay_out, lay_out_volume};
-use crate::plan::{Policy, Pull, plan};
+use crate::plan::{Policy, Pull, Restart, plan};
 use crate::record::{Found, Records};
 use crate::runner::{Known, LogStream, Runner, Session, Turn};
-use crate::wire::{CreateReply, ExecRequest, LogRequest, PingReply, PodStatus, RetrievedPod};
+use crate::wire::{CreateReply, ExecRequest, LogRequest, PingReply, PodStatus, PodUsage, RetrievedPod};
 use engine::{Engine, failed};
 use machine::{Slot, State};
 use observe::Observed;
@@ -162,6 +164,7 @@ impl Docker {
                 generations: found.generations,
                 waiting: HashMap::new(),
                 messages: HashMap::new(),
+                ended: HashMap::new(),
                 deleting: false,
             }),
             turn: tokio::sync::Mutex::default(),
@@ -246,7 +249,8 @@ impl Docker {
                 turn,
                 waiting: inner.waiting.get(&container.name),
                 message,
-                replaced: inner.generations.get(&container.name).copied().unwrap_or_default(),
+                replaced: inner.generations.get(&container.name).copied().unwrap_or_default()
+                    + inner.ended.get(&container.name).copied().unwrap_or_default(),
             }));
             if at < plan.init.len() {
                 let code = match state {
@@ -254,7 +258,7 @@ impl Docker {
                     State::Lost => Some(137),
                     State::Absent | State::Created | State::Running => None,
                 };
-                turn = turn.after(code, plan.restart);
+                turn = turn.after_init(container, seen.is_some_and(|seen| seen.started.is_some()), code, plan.restart);
             }
         }
         let containers = statuses.split_off(plan.init.len());
@@ -423,6 +427,51 @@ impl Runner for Docker {
         pod.lock().known = Arc::new(known);
         pod.wake.notify_one();
         Ok(())
+    }
+
+    async fn end(&self, uid: &str, container: &str, grace: Duration) -> Result<(), RunError> {
+        let pod = self.known_pod(uid)?;
+        let name = self.running(&pod, container)?;
+        let known = pod.known();
+        let sidecar = known.plan.container(container).is_some_and(|container| container.sidecar);
+        let restart = if sidecar { Restart::Always } else { known.plan.restart };
+        usage::end(&self.engine.api().await?, &name, grace, restart).await?;
+        if restart != Restart::Never {
+            // Docker counts only the restarts that it makes by itself.
+            *pod.lock().ended.entry(container.to_owned()).or_default() += 1;
+        }
+        self.observed.look(&self.engine.api().await?, &name).await.map(drop)
+    }
+
+    async fn usage(&self) -> Result<Vec<PodUsage>, RunError> {
+        let pods: Vec<Arc<Pod>> = self.lock().values().cloned().collect();
+        let running = |pod: &Arc<Pod>| {
+            let known = pod.known();
+            let names: Vec<(String, String)> = known
+                .plan
+                .all()
+                .map(|container| Slot::Container(container.name.clone()))
+                .filter(|slot| self.state(pod, slot) == State::Running)
+                .filter_map(|slot| match &slot {
+                    Slot::Container(name) => Some((name.clone(), pod.name_of(&slot))),
+                    Slot::Pause => None,
+                })
+                .collect();
+            (pod.id.uid.clone(), names)
+        };
+        usage::read(&self.engine.api().await?, pods.iter().map(running).collect()).await
+    }
+
+    async fn address(&self, uid: &str) -> Option<IpAddr> {
+        let pod = self.pod(uid)?;
+        if pod.known().plan.host_network {
+            return Some(Ipv4Addr::LOCALHOST.into());
+        }
+        usage::address(&self.engine.api().await.ok()?, &create::pause_name(&pod.id)).await
+    }
+
+    fn known(&self, uid: &str) -> Option<Arc<Known>> {
+        self.pod(uid).map(|pod| pod.known())
     }
 
     async fn ping(&self) -> PingReply {

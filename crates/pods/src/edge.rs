@@ -14,11 +14,12 @@ use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::{Coded, Health, Problem, Stage, Supervisor, problem};
 use tokio_util::sync::CancellationToken;
 
-pub use config::{EdgeConfig, Environment, Part, Tls, load};
+pub use config::{EdgeConfig, Environment, JobPer, Part, Tls, load};
 
 use crate::batch::runtime::Runtime;
 use crate::batch::script::{ScriptConfig, Tsocks};
 use crate::batch::{Batch, BatchConfig, BatchSystem};
+use crate::care::Cared;
 use crate::docker::{Docker, DockerConfig};
 use crate::interlink::{self, InterlinkConfig, Upstream};
 use crate::plan::Pull;
@@ -75,6 +76,11 @@ pub async fn start(
         interlink_router(&config, stop.clone()).await?
     } else {
         let runner = open(part, &config, environment, stop.clone())?;
+        let runner: Arc<dyn Runner> = if config.enable_probes || part == Part::Docker {
+            Arc::new(Cared::new(runner, stop.clone()))
+        } else {
+            runner
+        };
         supervisor.spawn(Stage::Observe, format!("{name} health"), |end| {
             watch_health(Arc::clone(&runner), health.part(format!("{name} runtime")), end)
         });
@@ -133,6 +139,7 @@ pub fn open(
                 scancel: config.scancel_path.clone(),
                 squeue: config.squeue_path.clone(),
                 srun: config.srun_path.clone(),
+                sinfo: config.sinfo_path.clone(),
                 environment: config::for_slurm(environment),
                 all_users: rustix::process::geteuid().is_root(),
             });
@@ -142,7 +149,12 @@ pub fn open(
             let root =
                 Records::open(&config.data_root_folder).map_err(|error| error.problem())?.root().to_owned();
             let system = Processes::new(root, config.bash_path.clone());
-            let config = EdgeConfig { container_runtime: "process".into(), ..config.clone() };
+            let config = EdgeConfig {
+                container_runtime: "process".into(),
+                // A machine has no queue: one session holds all containers of a pod.
+                job_per: JobPer::Pod,
+                ..config.clone()
+            };
             open_batch(&config, Arc::new(system), stop)
         }
     };
@@ -219,6 +231,7 @@ fn batch(config: &EdgeConfig) -> BatchConfig {
             default_uid: config.default_uid,
         },
         interval: Duration::from_secs(config.status_seconds.max(1)),
+        per_container: config.job_per == JobPer::Container,
     }
 }
 

@@ -35,7 +35,7 @@ pub use retrieve::retrieve;
 pub use upstream::Upstream;
 
 use crate::serve::{Caller, MAX_BODY, bad_request, refusal, whole};
-use crate::wire::extension::{EXEC, EXEC_UPGRADE, EXTENSIONS_HEADER, LIST, UPDATE, WATCH};
+use crate::wire::extension::{EXEC, EXEC_UPGRADE, EXTENSIONS_HEADER, LIST, UPDATE, USAGE, WATCH};
 use crate::wire::{
     LogRequest, PodCreate, PodRef, PodStatus, RetrievedPod, SESSION_HEADER, is_uid, read, read_items,
 };
@@ -87,6 +87,7 @@ pub async fn router(config: InterlinkConfig, upstream: Upstream, stop: Cancellat
         .route("/updateCache", any(update_cache))
         .route(UPDATE, any(update))
         .route(LIST, any(pass))
+        .route(USAGE, any(pass))
         .route(WATCH, any(pass))
         .route(EXEC, any(exec))
         .with_state(server)

@@ -9,6 +9,8 @@
 //! [`Runner`](runner::Runner) for what runs it.
 
 pub mod batch;
+pub mod care;
+mod connect;
 pub mod docker;
 pub mod edge;
 pub mod error;

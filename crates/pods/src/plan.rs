@@ -7,6 +7,7 @@ mod error;
 pub mod expand;
 pub mod path;
 mod policy;
+pub mod probe;
 pub mod quantity;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,7 @@ pub(crate) use data::{field_value, resource_value};
 pub use error::PlanError;
 pub use path::RelPath;
 pub use policy::Policy;
+use probe::{Hooks, Probes};
 use quantity::Quantity;
 
 use crate::wire::{RetrievedPod, is_label, is_uid};
@@ -175,6 +177,12 @@ pub struct Container {
     pub stdin: bool,
     /// Whether it has a terminal.
     pub tty: bool,
+    /// An init container that goes on beside the others until they have ended.
+    pub sidecar: bool,
+    /// What it is asked while it runs.
+    pub probes: Probes,
+    /// What is done at its beginning and end.
+    pub hooks: Hooks,
 }
 
 /// When an image is pulled.
@@ -239,6 +247,11 @@ impl Plan {
     /// The steps in order.
     pub fn steps(&self) -> Vec<Step<'_>> {
         self.init.iter().map(Step::Init).chain([Step::Together(&self.containers)]).collect()
+    }
+
+    /// Whether this is an init container.
+    pub fn is_init(&self, name: &str) -> bool {
+        self.init.iter().any(|init| init.name == name)
     }
 
     /// All containers, init first.
@@ -473,6 +486,9 @@ fn container(
         message_from_log: container.termination_message_policy.as_deref() == Some("FallbackToLogsOnError"),
         stdin: container.stdin.unwrap_or_default(),
         tty: container.tty.unwrap_or_default(),
+        sidecar: container.restart_policy.as_deref() == Some("Always"),
+        probes: probe::probes(container)?,
+        hooks: probe::hooks(container)?,
         env,
         name,
     })

@@ -18,7 +18,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::runner::{Runner, Session};
 use crate::serve::{bad_request, failure, whole};
-use crate::wire::extension::{EXEC, EXEC_UPGRADE, EXTENSIONS, EXTENSIONS_HEADER, LIST, UPDATE, WATCH};
+use crate::wire::extension::{EXEC, EXEC_UPGRADE, EXTENSIONS, EXTENSIONS_HEADER, LIST, UPDATE, USAGE, WATCH};
 use crate::wire::{
     ExecRequest, Frame, LogRequest, PodRef, PodStatus, PodUpdate, RetrievedPod, Taint, is_uid, read,
     read_items,
@@ -62,6 +62,8 @@ pub fn router_with(runner: Arc<dyn Runner>, config: PluginConfig) -> Router {
         .route(EXEC, any(exec))
         .route(WATCH, any(watch))
         .route(LIST, any(list))
+        .route(USAGE, any(usage))
+        .route("/system-info", any(system_info))
         .with_state(Plugin { runner, export: config.export, taints: config.taints })
 }
 
@@ -171,6 +173,21 @@ async fn list(State(plugin): State<Plugin>) -> Response {
     match plugin.runner.list().await {
         Ok(states) => json(&states),
         Err(error) => failure(&error),
+    }
+}
+
+async fn usage(State(plugin): State<Plugin>) -> Response {
+    match plugin.runner.usage().await {
+        Ok(usage) => json(&usage),
+        Err(error) => failure(&error),
+    }
+}
+
+/// How the scheduler is, in the words of interLink's own plugin for Slurm.
+async fn system_info(State(plugin): State<Plugin>) -> Response {
+    match plugin.runner.system_info().await {
+        Some(info) => json(&info),
+        None => StatusCode::NOT_FOUND.into_response(),
     }
 }
 

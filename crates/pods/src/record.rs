@@ -18,6 +18,8 @@ use crate::runner::Known;
 use crate::wire::{RetrievedPod, is_uid};
 
 const RECORD: &str = "pod.json";
+/// What the names of folders begin with that are being removed.
+const GONE: &str = ".gone-";
 /// How long a deleted UID is remembered.
 const REMEMBER: Duration = Duration::from_hours(24);
 /// No pod comes near this.
@@ -95,7 +97,17 @@ impl Records {
 
     /// Removes the folder of a pod.
     pub fn forget(&self, known: &Known) -> Result<(), RunError> {
-        remove_tree(&self.root.join(known.id().folder())).map_err(RunError::folder("remove the pod's folder"))
+        let (name, failed) = (known.id().folder(), RunError::folder("remove the pod's folder"));
+        // Out of the way first: what is still ending there finds nothing to write to.
+        let gone = self.root.join(format!("{GONE}{name}"));
+        match std::fs::rename(self.root.join(&name), &gone) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => return Err(failed(error)),
+            // An earlier removal was cut off.
+            Err(_) => remove_tree(&self.root.join(&name)).map_err(RunError::folder("remove the pod's folder"))?,
+            Ok(()) => {}
+        }
+        remove_tree(&gone).map_err(failed)
     }
 
     /// All pods on disk. What cannot be read is left alone and reported in the log.
@@ -131,6 +143,13 @@ impl Records {
     }
 
     fn sweep(&self) {
+        for entry in std::fs::read_dir(&self.root).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(GONE)
+                && let Err(error) = remove_tree(&entry.path())
+            {
+                tracing::warn!(error = %error, "What is left of a removed pod could not be removed.");
+            }
+        }
         for mark in std::fs::read_dir(self.root.join(".deleted")).into_iter().flatten().flatten() {
             let age =
                 mark.metadata().and_then(|meta| meta.modified()).ok().and_then(|time| time.elapsed().ok());

@@ -1,5 +1,7 @@
 //! What runs pods: the one shape that Docker, Slurm and plain processes have.
 
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,8 +11,11 @@ use k8s_openapi::api::core::v1::ContainerStateTerminated;
 use tokio::sync::{broadcast, mpsc};
 
 use crate::error::RunError;
-use crate::plan::{Plan, PodId, Restart};
-use crate::wire::{CreateReply, ExecRequest, Frame, LogRequest, PingReply, PodStatus, RetrievedPod};
+use crate::plan::{Container, Plan, PodId, Restart};
+use crate::wire::{
+    CreateReply, ExecRequest, Frame, LogRequest, PingReply, PodStatus, PodUsage, RetrievedPod,
+    SystemInfo,
+};
 
 /// Runs pods somewhere. All calls may come at the same time and again after a crash.
 #[async_trait]
@@ -38,6 +43,25 @@ pub trait Runner: Send + Sync + 'static {
     /// Takes over a changed pod: contents and downward files are rewritten, containers whose
     /// image changed are replaced once.
     async fn update(&self, pod: RetrievedPod) -> Result<(), RunError>;
+
+    /// Ends one container of a pod within `grace`; what comes after is its restart policy's affair.
+    async fn end(&self, uid: &str, container: &str, grace: Duration) -> Result<(), RunError>;
+
+    /// What pods use at the moment, without those of which it is not known.
+    async fn usage(&self) -> Result<Vec<PodUsage>, RunError>;
+
+    /// The address at which this machine reaches a pod, where there is one.
+    async fn address(&self, _uid: &str) -> Option<IpAddr> {
+        None
+    }
+
+    /// How its scheduler is, where it has one.
+    async fn system_info(&self) -> Option<SystemInfo> {
+        None
+    }
+
+    /// A pod that it runs.
+    fn known(&self, uid: &str) -> Option<Arc<Known>>;
 
     /// How it is itself, and what it can take.
     async fn ping(&self) -> PingReply;
@@ -68,6 +92,16 @@ impl Turn {
             (Self::Now, Some(_)) if restart == Restart::Never => Self::Never,
             (Self::Now, _) => Self::Later,
             (later, _) => later,
+        }
+    }
+
+    /// The same for any init container: a sidecar lets the others begin once it has begun.
+    #[must_use]
+    pub fn after_init(self, init: &Container, begun: bool, code: Option<i64>, restart: Restart) -> Self {
+        match (self, init.sidecar) {
+            (Self::Now, true) if begun => Self::Now,
+            (Self::Now, true) => Self::Later,
+            _ => self.after(code, restart),
         }
     }
 

@@ -30,6 +30,8 @@ pub struct SlurmConfig {
     pub squeue: PathBuf,
     /// srun, for commands in running jobs.
     pub srun: PathBuf,
+    /// sinfo, for the summary of machines.
+    pub sinfo: PathBuf,
     /// Variables that Slurm's programs need, such as `SLURM_CONF`; nothing else of the plugin's
     /// environment reaches a job.
     pub environment: Vec<(OsString, OsString)>,
@@ -70,7 +72,10 @@ impl BatchSystem for Slurm {
     async fn submit(&self, job: &Job) -> Result<String, SubmitError> {
         let script = job.script.display().to_string();
         // NONE: the job gets a fresh environment of its user, nothing of the plugin's.
-        let words = ["--parsable", "--export=NONE", "--input=/dev/null", &script];
+        let mut words = vec!["--parsable", "--export=NONE", "--input=/dev/null"];
+        let after = job.after.as_ref().map(|id| format!("--dependency=after:{id}"));
+        words.extend(after.as_deref());
+        words.push(&script);
         let output = self
             .run(&self.config.sbatch, &words)
             .await
@@ -118,6 +123,17 @@ impl BatchSystem for Slurm {
             return Ok(());
         }
         Err(RunError::Away { runtime: "Slurm", reason: complaint })
+    }
+
+    async fn summary(&self) -> Option<Result<String, RunError>> {
+        let asked = self.run(&self.config.sinfo, &["-s"]).await;
+        Some(asked.and_then(|output| {
+            if output.status.success() {
+                return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+            }
+            let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            Err(RunError::Away { runtime: "Slurm", reason })
+        }))
     }
 
     fn inside(&self, id: &str) -> Result<Command, RunError> {

@@ -13,9 +13,9 @@ pub mod status;
 
 pub use body::{BadBody, Items, read, read_items};
 pub use create::{CreateReply, PodCreate, RetrievedContainer, RetrievedPod};
-pub use extension::{ExecRequest, Frame, PodUpdate};
+pub use extension::{ContainerUsage, ExecRequest, Frame, PodUpdate, PodUsage};
 pub use logs::{BadLogRequest, LogOptions, LogRequest, is_label};
-pub use ping::{Accelerator, PingReply, Resources, Taint};
+pub use ping::{Accelerator, PingReply, Resources, SystemInfo, Taint};
 pub use status::{PodRef, PodStatus};
 
 /// The header that names one call on its way through all hops.

@@ -4,6 +4,7 @@
 
 mod it {
     mod api;
+    mod care;
     mod crash;
     mod docker;
     mod node;

@@ -8,6 +8,7 @@
 pub mod callers;
 pub mod end_to_end;
 pub mod kubernetes;
+pub mod offered;
 pub mod policy;
 pub mod tcp;
 

@@ -9,6 +9,7 @@ pub mod mesh;
 pub mod nets;
 pub mod node;
 pub mod plugin;
+pub mod pods_here;
 pub mod process;
 pub mod site;
 pub mod store;

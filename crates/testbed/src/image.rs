@@ -12,7 +12,7 @@ use tokio::process::Command;
 use crate::tools;
 
 /// Puts a static busybox with all its applets below `root`.
-pub(crate) async fn shell(root: &Path) -> Result<()> {
+pub async fn shell(root: &Path) -> Result<()> {
     let busybox = tools::busybox().await?;
     for folder in ["bin", "etc", "tmp"] {
         fs::create_dir_all(root.join(folder))?;

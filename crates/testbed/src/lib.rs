@@ -45,6 +45,7 @@ pub use etcd::Etcd;
 pub use eventually::{Outcome, eventually, wait_for};
 pub use folder::{Folder, sweep};
 pub use helm::Helm;
+pub use image::shell as shell_root;
 pub use istio::{Istioctl, Istiod};
 pub use kubectl::Kubectl;
 pub use meshlab::MeshLab;

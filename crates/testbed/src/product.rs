@@ -1,5 +1,6 @@
 //! The product itself as a part: its binary, run as users run it, on leased ports.
 
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,6 +11,8 @@ use crate::{Folder, Lease, Process, Program};
 
 /// How long a role may take to be ready on a busy machine.
 const READY: Duration = Duration::from_mins(1);
+/// An account with no power that every machine has.
+const NOBODY: u32 = 65534;
 
 /// An installation: one binary, one folder, one certificate authority, one secret among gateways.
 pub struct Product {
@@ -123,6 +126,47 @@ impl Product {
         Ok(agent)
     }
 
+    /// Starts an agent as an ordinary user with a folder of their own, `FOLDER/NAME`, as on the login
+    /// node of a cluster. `extra` is given that folder.
+    pub async fn agent_as_ordinary_user(
+        &self,
+        name: &str,
+        token: &str,
+        gateway: &Gateway,
+        extra: impl FnOnce(&Path) -> Vec<String>,
+        environment: &[(&str, &str)],
+    ) -> Result<Agent> {
+        let (ports, home) = (Lease::block(1)?, self.folder.path().join(name));
+        std::fs::create_dir_all(&home)?;
+        let file = |file: &str| home.join(file);
+        // A checkout may lie where only its owner can look.
+        std::fs::copy(&self.binary, file("tarbet"))?;
+        std::fs::copy(self.authority(), file("ca.crt"))?;
+        std::fs::write(file("token"), token)?;
+        std::fs::set_permissions(file("token"), std::fs::Permissions::from_mode(0o600))?;
+        for path in [home.clone(), file("tarbet"), file("ca.crt"), file("token")] {
+            chown(path, Some(NOBODY), Some(NOBODY))?;
+        }
+        let (id, observe) = (NOBODY.to_string(), format!("127.0.0.1:{}", ports.port(0)));
+        let mut program = Program::new("setpriv")
+            .args(["--reuid", &id, "--regid", &id, "--clear-groups", "--pdeathsig", "KILL", "--"])
+            .arg(file("tarbet"))
+            .args(["agent", "--name", name, "--observability-listen", &observe, "--token-file"])
+            .arg(file("token"))
+            .arg("--ca-file")
+            .arg(file("ca.crt"))
+            .args(["--gateway", &gateway.agents()])
+            .args(extra(&home))
+            .env("HOME", &home);
+        for (variable, value) in environment {
+            program = program.env(variable, value);
+        }
+        let process = Process::start(&self.folder, name, program.grace(Duration::from_secs(15)))?;
+        let mut agent = Agent { process, ports };
+        agent.ready().await.with_context(|| format!("the agent {name} did not become ready"))?;
+        Ok(agent)
+    }
+
     /// Starts any other role with these arguments and variables, and waits until it is ready.
     pub async fn role(&self, name: &str, args: &[&str], environment: &[(&str, &str)]) -> Result<Agent> {
         let ports = Lease::block(1)?;
@@ -198,6 +242,11 @@ impl Agent {
         let page = crate::http::get(self.ports.port(0), "/metrics").await?;
         let lines = page.lines().filter(|line| line.starts_with(name));
         Ok(lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum())
+    }
+
+    /// The port of its probes.
+    pub fn probes(&self) -> u16 {
+        self.ports.port(0)
     }
 
     /// Waits until it has a link.

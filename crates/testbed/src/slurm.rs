@@ -6,6 +6,7 @@
 
 use std::{
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -62,6 +63,8 @@ impl Slurm {
         let lease = Lease::block(2)?;
         let munge = start_munge(&folder, &munged)?;
         let config = folder.write("slurm.conf", &config(folder.path(), &lease, &options)?)?;
+        // Everybody who submits jobs reads it.
+        fs::set_permissions(&config, fs::Permissions::from_mode(0o644))?;
         for name in ["ctld", "d"] {
             fs::create_dir_all(folder.path().join(name))?;
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::pod::Pod;
+use super::script::Share;
 use super::states::JobView;
 use super::{Batch, JobSeen};
 use crate::wire::is_uid;
@@ -25,7 +26,7 @@ impl Batch {
     /// Looks at the queue as long as something in it matters, never more often than allowed.
     pub(super) async fn watch_queue(self: Arc<Self>) {
         loop {
-            if self.lock().values().any(|pod| pod.lock().job.is_some() && !pod.is_over()) {
+            if self.lock().values().any(|pod| !pod.job_ids().is_empty() && !pod.is_over()) {
                 self.look_at_queue().await;
             }
             let early = async {
@@ -51,14 +52,14 @@ impl Batch {
         match self.system.list().await {
             Ok(jobs) => {
                 let mut by_name: HashMap<String, JobSeen> = HashMap::new();
-                for job in jobs.into_iter().filter(|job| is_uid(&job.name)) {
+                for job in jobs.into_iter().filter(|job| is_ours(&job.name)) {
                     by_name.insert(job.name.clone(), job);
                 }
                 for pod in self.lock().values() {
+                    let (mut there, sent) = (pod.shares(), pod.is_sent());
+                    let there = there.all(|share| by_name.contains_key(&share.job_name(&pod.id.uid)));
                     let mut inner = pod.lock();
-                    let there = by_name.contains_key(&pod.id.uid);
-                    inner.missing =
-                        if there || inner.job.is_none() { 0 } else { inner.missing.saturating_add(1) };
+                    inner.missing = if there || !sent { 0 } else { inner.missing.saturating_add(1) };
                 }
                 let mut queue = self.queue();
                 if queue.failing.take().is_some() {
@@ -100,16 +101,21 @@ impl Batch {
         }
     }
 
-    pub(super) fn view(&self, pod: &Pod) -> JobView {
+    pub(super) fn view(&self, pod: &Pod, share: Share) -> JobView {
         let queue = self.queue();
-        let inner = pod.lock();
-        if inner.job.is_none() {
+        if pod.job_of(share).is_none() {
             return JobView::Unsent;
         }
-        match queue.jobs.get(&pod.id.uid) {
+        match queue.jobs.get(&share.job_name(&pod.id.uid)) {
             Some(job) => JobView::Seen(job.state.clone()),
-            None if queue.failing.is_none() && inner.missing >= MISSING => JobView::Forgotten,
+            None if queue.failing.is_none() && pod.lock().missing >= MISSING => JobView::Forgotten,
             None => JobView::Unknown,
         }
     }
+}
+
+/// Whether a job's name is one that we give: a UID, perhaps with a number.
+fn is_ours(name: &str) -> bool {
+    let (uid, number) = name.split_once('.').unwrap_or((name, "0"));
+    is_uid(uid) && number.parse::<u16>().is_ok()
 }

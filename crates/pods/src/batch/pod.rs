@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use super::script::Share;
 use super::states::Marks;
 use crate::error::RunError;
 use crate::folder::{self, Folder};
@@ -20,7 +21,8 @@ pub(super) struct Pod {
 
 pub(super) struct Inner {
     pub(super) known: Arc<Known>,
-    pub(super) job: Option<String>,
+    /// The ids of its jobs, as far as they are known.
+    pub(super) jobs: Vec<Option<String>>,
     /// How often the queue was seen without the job since it was there last.
     pub(super) missing: u32,
     /// The last words that were told to those who watch.
@@ -48,6 +50,37 @@ impl Pod {
         RunError::UnknownContainer { pod: self.id.uid.clone(), container: container.to_owned() }
     }
 
+    /// Its jobs.
+    pub(super) fn shares(&self) -> impl Iterator<Item = Share> + use<> {
+        let count = self.lock().jobs.len();
+        (0..count).map(move |at| if count == 1 { Share::Whole } else { Share::One(at) })
+    }
+
+    /// The job that runs a container.
+    pub(super) fn share_of(&self, container: &Container) -> Share {
+        let inner = self.lock();
+        if inner.jobs.len() == 1 {
+            return Share::Whole;
+        }
+        let containers = &inner.known.plan.containers;
+        Share::One(containers.iter().position(|own| own.name == container.name).unwrap_or_default())
+    }
+
+    /// The id of a job.
+    pub(super) fn job_of(&self, share: Share) -> Option<String> {
+        self.lock().jobs.get(share.place()).cloned().flatten()
+    }
+
+    /// The ids of all jobs, as they are told.
+    pub(super) fn job_ids(&self) -> String {
+        self.lock().jobs.iter().flatten().cloned().collect::<Vec<_>>().join(",")
+    }
+
+    /// Whether all jobs have been submitted.
+    pub(super) fn is_sent(&self) -> bool {
+        self.lock().jobs.iter().all(Option::is_some)
+    }
+
     /// What the files of a container say.
     pub(super) fn marks(&self, container: &Container, init: bool) -> Marks {
         let stem = format!("{}-{}", if init { "init" } else { "run" }, container.name);
@@ -63,7 +96,16 @@ impl Pod {
                 messages.and_then(|folder| folder.read(&container.name, MESSAGE_LIMIT)).unwrap_or_default();
             String::from_utf8_lossy(&bytes).into_owned()
         });
-        Marks { started: time(&format!("{stem}.started")), ended, message: message.unwrap_or_default() }
+        let again = self.folder.text(&format!("{stem}.restarts")).unwrap_or_default();
+        let mut again = again.split(' ').map(|word| word.parse::<i32>().ok());
+        Marks {
+            started: time(&format!("{stem}.started")),
+            ended,
+            message: message.unwrap_or_default(),
+            restarts: again.next().flatten().unwrap_or_default(),
+            before: again.next().flatten(),
+            waiting: self.folder.has(&format!("{stem}.waiting")),
+        }
     }
 
     /// Whether all containers have left their last word.

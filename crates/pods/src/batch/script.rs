@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::runtime::{self, Runtime};
 use super::word::{Word, quote, quote_bytes};
-use crate::plan::{Container, Content, Plan, PlanError};
+use crate::plan::{Container, Content, Plan, PlanError, Restart};
 
 /// How scripts are written at a site.
 #[derive(Debug, Clone)]
@@ -46,19 +46,73 @@ t_term() { t_calm; for t_pid in $T_PIDS; do kill -TERM "$t_pid" 2>/dev/null; don
 t_clean() { for t_name in $(compgen -e); do case $t_name in PATH|HOME|USER|LOGNAME|SHELL|LANG|TERM|TMPDIR|TZ) ;; *) unset "$t_name" 2>/dev/null ;; esac; done; }
 t_folder() { mkdir -p -- "$T_WORK/$1" && chmod "$2" -- "$T_WORK/$1" || t_fail "cannot make the folder $1"; }
 t_file() { mkdir -p -- "$T_WORK/${1%/*}" && printf "$3" "$4" >"$T_WORK/$1" && chmod "$2" -- "$T_WORK/$1" || t_fail "cannot write the file $1"; }
+t_stop() { T_STOP=1; t_term; }
 t_run() {
-  : >"$T_DIR/$1.started"
-  trap : TERM INT
-  ( trap - TERM INT; "$2" ) >"$T_DIR/$1.out" 2>&1 </dev/null &
-  T_PIDS=$! T_GRACE=$((T_GRACE > 1 ? T_GRACE - 1 : 1))
-  trap t_term TERM INT
-  t_wait "$T_PIDS"
-  t_calm
+  T_STOP= t_count=0 t_pause=0 T_GRACE=$((T_GRACE > 1 ? T_GRACE - 1 : 1))
+  while :; do
+    : >"$T_DIR/$1.started"
+    rm -f -- "$T_DIR/$1.waiting"
+    trap : TERM INT
+    ( trap - TERM INT; "$2" ) >"$T_DIR/$1.out" 2>&1 </dev/null &
+    T_PIDS=$!
+    trap t_stop TERM INT
+    t_put "$1.pid" "$T_PIDS"
+    t_wait "$T_PIDS"
+    t_calm
+    case $3:$T_CODE in Always:* | OnFailure:[1-9]*) ;; *) break ;; esac
+    [ -z "$T_STOP" ] && [ ! -e "$T_DIR/$1.stop" ] || break
+    t_count=$((t_count + 1)) t_last=$T_CODE
+    mv -f -- "$T_DIR/$1.out" "$T_DIR/$1.previous.out"
+    t_put "$1.restarts" "$t_count $t_last"
+    : >"$T_DIR/$1.waiting"
+    sleep "$t_pause" & T_PIDS=$!
+    t_wait "$T_PIDS"
+    t_pause=$((t_pause < 10 ? 10 : t_pause < 150 ? t_pause * 2 : 300)) T_CODE=$t_last
+    [ -z "$T_STOP" ] && [ ! -e "$T_DIR/$1.stop" ] || break
+  done
   t_put "$1.status" "$T_CODE"
 }
-t_init() { t_run "init-$1" "$2" & T_PIDS=$!; t_wait "$T_PIDS"; T_PIDS=; read -r T_CODE <"$T_DIR/init-$1.status" || T_CODE=137; [ "$T_CODE" = 0 ] || t_end "$T_CODE"; }
-t_main() { t_run "run-$1" "$2" & T_PIDS="$T_PIDS $!"; }
+t_init() { t_run "init-$1" "$2" "$3" & T_PIDS="$T_SIDES $!"; t_wait "$!"; T_PIDS=$T_SIDES; read -r T_CODE <"$T_DIR/init-$1.status" || T_CODE=137; [ "$T_CODE" = 0 ] || { t_put init.failed "$T_CODE"; t_leave; t_end "$T_CODE"; }; }
+t_side() { t_run "init-$1" "$2" Always & T_SIDES="$T_SIDES $!"; T_PIDS=$T_SIDES; while [ ! -e "$T_DIR/init-$1.started" ]; do sleep 0.1; done; }
+t_leave() { [ -z "$T_SIDES" ] || { T_PIDS=$T_SIDES; t_term; for t_pid in $T_SIDES; do t_wait "$t_pid"; done; }; }
+t_main() { t_run "run-$1" "$2" "$3" & T_PIDS="$T_PIDS $!" T_MAINS="$T_MAINS $!"; }
+t_ready() { while [ ! -e "$T_DIR/init.done" ]; do [ ! -e "$T_DIR/init.failed" ] && [ -d "$T_DIR" ] || t_end 125; sleep 1; done; }
 "#;
+
+/// Which of a pod's containers a job runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Share {
+    /// All of them.
+    Whole,
+    /// The container at this place; the first one's job also runs those that come before.
+    One(usize),
+}
+
+impl Share {
+    /// Its place among the jobs of the pod.
+    pub fn place(self) -> usize {
+        match self {
+            Self::Whole => 0,
+            Self::One(at) => at,
+        }
+    }
+
+    /// The name of the job of a pod.
+    pub fn job_name(self, uid: &str) -> String {
+        match self.place() {
+            0 => uid.to_owned(),
+            at => format!("{uid}.{at}"),
+        }
+    }
+
+    /// What files of the job are called, before the dot.
+    pub fn stem(self) -> String {
+        match self.place() {
+            0 => "job".to_owned(),
+            at => format!("job-{at}"),
+        }
+    }
+}
 
 /// The whole script. `flags` are options of the batch system, already checked.
 pub fn script(
@@ -67,14 +121,26 @@ pub fn script(
     folder: &Path,
     flags: &[String],
 ) -> Result<String, PlanError> {
+    share(plan, config, folder, flags, Share::Whole)
+}
+
+/// The script of one job of a pod.
+pub fn share(
+    plan: &Plan,
+    config: &ScriptConfig,
+    folder: &Path,
+    flags: &[String],
+    share: Share,
+) -> Result<String, PlanError> {
+    let stem = share.stem();
     let mut out = format!("#!{}\n", config.bash);
     let folder = folder.display().to_string();
     if folder.contains(|c: char| c.is_control() || c == '"') || config.bash.contains(char::is_whitespace) {
         return Err(PlanError::Value("the data root".into()));
     }
     let own = [
-        format!("--job-name={}", plan.id.uid),
-        format!("--output={}", escape_output(&folder)),
+        format!("--job-name={}", share.job_name(&plan.id.uid)),
+        format!("--output={}", escape_output(&folder, &stem)),
         "--no-requeue".to_owned(),
     ];
     for flag in own.iter().chain(flags) {
@@ -87,13 +153,14 @@ pub fn script(
     if config.shared {
         out.push_str("T_WORK=$T_DIR\n");
     } else {
-        let _ = writeln!(out, "T_WORK=${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}/tarbet-{}", plan.id.uid);
+        let name = share.job_name(&plan.id.uid);
+        let _ = writeln!(out, "T_WORK=${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}/tarbet-{name}");
     }
-    let _ = writeln!(out, "T_PIDS= T_SSH= T_KILLER= T_GRACE={}", config.kill_wait.as_secs().max(1));
+    let _ = writeln!(out, "T_PIDS= T_SIDES= T_MAINS= T_SSH= T_KILLER= T_STOP= T_GRACE={}", config.kill_wait.as_secs().max(1));
     out.push_str(FUNCTIONS);
     out.push_str("# Whoever makes this folder runs the pod; a second job of the same pod does not.\n");
-    out.push_str("mkdir -- \"$T_DIR/job.lock\" 2>/dev/null || exit 75\n");
-    out.push_str("t_put job.pid \"$$\"\n");
+    let _ = writeln!(out, "mkdir -- \"$T_DIR/{stem}.lock\" 2>/dev/null || exit 75");
+    let _ = writeln!(out, "t_put {stem}.pid \"$$\"");
     out.push_str("trap t_term TERM INT\n");
     if !config.prefix.trim().is_empty() {
         let _ = writeln!(out, "{}", config.prefix.trim_end());
@@ -113,7 +180,7 @@ pub fn script(
         out.push_str("rm -rf -- \"$T_WORK\"; mkdir -m 700 -- \"$T_WORK\" || t_fail 'cannot make the folder of volumes'\n");
         carry(plan, &mut out);
     }
-    for (at, container) in plan.all().enumerate() {
+    for (at, container) in plan.all().enumerate().filter(|(at, _)| share.runs(plan, *at)) {
         let launch = config.runtime.launch(plan, container, &config.image_prefix)?;
         let _ = writeln!(out, "t_ctn_{at}() {{");
         for line in runtime::lines(&launch) {
@@ -121,18 +188,69 @@ pub fn script(
         }
         out.push_str("}\n");
     }
-    for (at, container) in plan.init.iter().enumerate() {
-        let _ = writeln!(out, "t_init {} t_ctn_{at}", quote(&container.name));
+    order(plan, share, &mut out);
+    Ok(out)
+}
+
+impl Share {
+    /// Whether the container at this place of all, init first, is the job's.
+    fn runs(self, plan: &Plan, at: usize) -> bool {
+        match self {
+            Self::Whole => true,
+            Self::One(0) => at <= plan.init.len(),
+            Self::One(own) => at == plan.init.len() + own,
+        }
     }
+}
+
+/// Who runs when, and what becomes of the job.
+fn order(plan: &Plan, share: Share, out: &mut String) {
+    // Those of the beginning have done their part once they ended well.
+    let (first, then) = match plan.restart {
+        Restart::Never => ("Never", "Never"),
+        Restart::OnFailure => ("OnFailure", "OnFailure"),
+        Restart::Always => ("OnFailure", "Always"),
+    };
+    if share.place() > 0 && !plan.init.is_empty() {
+        out.push_str("t_ready\n");
+    }
+    for (at, container) in plan.init.iter().enumerate().filter(|_| share.place() == 0) {
+        let name = quote(&container.name);
+        let _ = if container.sidecar {
+            writeln!(out, "t_side {name} t_ctn_{at}")
+        } else {
+            writeln!(out, "t_init {name} t_ctn_{at} {first}")
+        };
+    }
+    if share != Share::Whole && share.place() == 0 {
+        out.push_str("t_put init.done 0\n");
+    }
+    let mut names = Vec::new();
     for (at, container) in plan.containers.iter().enumerate() {
-        let _ = writeln!(out, "t_main {} t_ctn_{}", quote(&container.name), at + plan.init.len());
+        let at = at + plan.init.len();
+        if share.runs(plan, at) {
+            let name = quote(&container.name);
+            let _ = writeln!(out, "t_main {name} t_ctn_{at} {then}");
+            names.push(name);
+        }
     }
-    out.push_str("for t_pid in $T_PIDS; do t_wait \"$t_pid\"; done\nT_LAST=0\n");
-    let names = plan.containers.iter().map(|container| quote(&container.name)).collect::<Vec<_>>().join(" ");
-    let _ = writeln!(out, "for t_name in {names}; do");
+    out.push_str("for t_pid in $T_MAINS; do t_wait \"$t_pid\"; done\nt_leave\nT_LAST=0\n");
+    let _ = writeln!(out, "for t_name in {}; do", names.join(" "));
     out.push_str("  read -r T_CODE <\"$T_DIR/run-$t_name.status\" || T_CODE=137\n");
     out.push_str("  [ \"$T_CODE\" -le \"$T_LAST\" ] || T_LAST=$T_CODE\ndone\nt_end \"$T_LAST\"\n");
-    Ok(out)
+}
+
+/// A script that ends one container within these seconds.
+pub fn end_script(stem: &str, seconds: u64, config: &ScriptConfig, folder: &Path) -> String {
+    let folder = quote(&folder.display().to_string());
+    format!(
+        "#!{bash}\nT_DIR={folder}\nrm -f -- \"$0\"\nread -r t_pid <\"$T_DIR/{stem}.pid\" || exit 0\n\
+         kill -TERM \"$t_pid\" 2>/dev/null || exit 0\nt_left={seconds}\n\
+         while kill -0 \"$t_pid\" 2>/dev/null; do\n  \
+         [ \"$t_left\" -gt 0 ] || {{ kill -KILL \"$t_pid\" 2>/dev/null; exit 0; }}\n  \
+         sleep 1; t_left=$((t_left - 1))\ndone\n",
+        bash = config.bash,
+    )
 }
 
 /// A script that runs one command as the container would.
@@ -142,6 +260,7 @@ pub fn exec_script(
     command: &[String],
     config: &ScriptConfig,
     folder: &Path,
+    share: Share,
 ) -> Result<String, PlanError> {
     let once = Container { command: Some(command.to_vec()), args: None, ..container.clone() };
     let mut launch = config.runtime.launch(plan, &once, &config.image_prefix)?;
@@ -151,7 +270,7 @@ pub fn exec_script(
     if config.shared {
         out.push_str("T_WORK=$T_DIR\n");
     } else {
-        let _ = writeln!(out, "T_WORK=${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}/tarbet-{}", plan.id.uid);
+        let _ = writeln!(out, "T_WORK=${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}/tarbet-{}", share.job_name(&plan.id.uid));
     }
     let clean = FUNCTIONS.lines().find(|line| line.starts_with("t_clean")).unwrap_or_default();
     let _ = writeln!(out, "{clean}\nrm -f -- \"$0\"");
@@ -213,6 +332,6 @@ export TSOCKS_CONF_FILE="$T_DIR/tsocks.conf" LD_PRELOAD={library}
 }
 
 /// Slurm replaces `%x` in names of output files, and reads quotes.
-fn escape_output(folder: &str) -> String {
-    format!("\"{}/job.out\"", folder.replace('%', "%%"))
+fn escape_output(folder: &str, stem: &str) -> String {
+    format!("\"{}/{stem}.out\"", folder.replace('%', "%%"))
 }

@@ -73,6 +73,12 @@ pub struct Marks {
     pub ended: Option<(i32, SystemTime)>,
     /// Its last message.
     pub message: String,
+    /// How often it was started again.
+    pub restarts: i32,
+    /// The code of the run before.
+    pub before: Option<i32>,
+    /// It waits to be started again.
+    pub waiting: bool,
 }
 
 /// What is known of the job of a pod.
@@ -116,6 +122,7 @@ pub fn container_state(marks: &Marks, job: &JobView, turn: Turn) -> ContainerSta
         return ContainerState { terminated: Some(Turn::never()), ..Default::default() };
     }
     let running = || match marks.started {
+        Some(_) if marks.waiting => waiting("CrashLoopBackOff", "it ended and is started again after a while"),
         Some(at) => ContainerState {
             running: Some(ContainerStateRunning { started_at: time(at) }),
             ..Default::default()
@@ -178,7 +185,7 @@ mod tests {
             raw in 0i32..65536, early in any::<bool>(), known in 0u8..4,
         ) {
             let now = SystemTime::UNIX_EPOCH;
-            let marks = Marks { started: started.then_some(now), ended: code.map(|code| (code, now)), message: String::new() };
+            let marks = Marks { started: started.then_some(now), ended: code.map(|code| (code, now)), ..Default::default() };
             let view = match known { 0 => JobView::Unsent, 1 => JobView::Forgotten, 2 => JobView::Unknown,
                 _ => JobView::Seen(job_state(compact, raw, "why")) };
             let state = container_state(&marks, &view, if early { Turn::Later } else { Turn::Now });

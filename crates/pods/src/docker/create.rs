@@ -101,7 +101,8 @@ pub(super) fn container(
         (None, None) => None,
     };
     let shared = |id: &PodId| format!("container:{}", pause_name(id));
-    let restart = match (plan.restart, plan.init.iter().any(|init| init.name == container.name)) {
+    let restart = match (plan.restart, plan.is_init(&container.name)) {
+        (_, true) if container.sidecar => RestartPolicyNameEnum::UNLESS_STOPPED,
         (Restart::Never, _) => RestartPolicyNameEnum::NO,
         // A container that ended well in the beginning has done its part.
         (Restart::OnFailure, _) | (Restart::Always, true) => RestartPolicyNameEnum::ON_FAILURE,

@@ -90,6 +90,11 @@ impl Docker {
         let (slot, make) = match action {
             Action::Run(slot) => (slot, true),
             Action::Start(slot) => (slot, false),
+            Action::Stop(slot) => {
+                let name = pod.name_of(&slot);
+                self.stop(api, &name, plan.grace).await?;
+                return self.observed.look(api, &name).await.map(drop);
+            }
         };
         let done = async {
             if make {
@@ -205,15 +210,7 @@ impl Docker {
 
     /// Ends and removes one container of a pod.
     pub(super) async fn take_down(&self, api: &Api, name: &str, grace: Duration) -> Result<(), RunError> {
-        let seconds = i32::try_from(grace.as_secs()).unwrap_or(i32::MAX);
-        let stopped =
-            api.stop_container(name, Some(StopContainerOptions { t: Some(seconds), ..Default::default() }));
-        match stopped.await {
-            Ok(()) => {}
-            // Not running, or not there.
-            Err(error) if matches!(status(&error), Some(304 | 404)) => {}
-            Err(error) => return Err(failed(format!("stop the container `{name}`"))(error)),
-        }
+        self.stop(api, name, grace).await?;
         let removed =
             api.remove_container(name, Some(RemoveContainerOptions { v: true, ..Default::default() }));
         match removed.await {
@@ -223,6 +220,20 @@ impl Docker {
             Err(error) => return Err(failed(format!("remove the container `{name}`"))(error)),
         }
         self.observed.look(api, name).await.map(drop)
+    }
+
+    /// Ends one container for good, whatever its restart policy.
+    async fn stop(&self, api: &Api, name: &str, grace: Duration) -> Result<(), RunError> {
+        let seconds = i32::try_from(grace.as_secs()).unwrap_or(i32::MAX);
+        let stopped =
+            api.stop_container(name, Some(StopContainerOptions { t: Some(seconds), ..Default::default() }));
+        match stopped.await {
+            Ok(()) => {}
+            // Not running, or not there.
+            Err(error) if matches!(status(&error), Some(304 | 404)) => {}
+            Err(error) => return Err(failed(format!("stop the container `{name}`"))(error)),
+        }
+        Ok(())
     }
 }
 

@@ -33,6 +33,8 @@ pub enum Action {
     Run(Slot),
     /// Start what is made already.
     Start(Slot),
+    /// End what has nothing left to accompany.
+    Stop(Slot),
 }
 
 /// The actions that are due; none while something has to happen first, or all is done.
@@ -48,6 +50,8 @@ pub fn next(plan: &Plan, state: impl Fn(&Slot) -> State) -> Vec<Action> {
         let slot = Slot::Container(init.name.clone());
         match state(&slot) {
             State::Ended(0) => {}
+            // It goes on beside those after it; one that ended is Docker's to start again.
+            State::Running | State::Ended(_) | State::Lost if init.sidecar => {}
             State::Running | State::Ended(_) | State::Lost => return Vec::new(),
             State::Absent | State::Created => {
                 actions.extend(due(slot));
@@ -57,6 +61,14 @@ pub fn next(plan: &Plan, state: impl Fn(&Slot) -> State) -> Vec<Action> {
     }
     if actions.is_empty() {
         actions = plan.containers.iter().filter_map(container).collect();
+    }
+    let over = |container: &crate::plan::Container| {
+        matches!(state(&Slot::Container(container.name.clone())), State::Ended(_) | State::Lost)
+    };
+    if actions.is_empty() && plan.containers.iter().all(over) {
+        let sidecars = plan.init.iter().filter(|init| init.sidecar);
+        let left = sidecars.map(|init| Slot::Container(init.name.clone()));
+        return left.filter(|slot| state(slot) == State::Running).map(Action::Stop).collect();
     }
     if actions.is_empty() || plan.host_network {
         return actions;
@@ -96,6 +108,25 @@ mod tests {
         plan(&RetrievedPod { pod, ..Default::default() }, &Policy::default()).unwrap()
     }
 
+    #[test]
+    fn sidecars_come_first_and_go_last() {
+        let mut plan = pod(1, 1);
+        plan.init[0].sidecar = true;
+        let (side, main) = (Slot::Container("i0".into()), Slot::Container("m0".into()));
+        let seen = |side_state: State, main_state: State| {
+            next(&plan, |slot| match slot {
+                Slot::Pause => State::Running,
+                slot if *slot == side => side_state,
+                _ => main_state,
+            })
+        };
+        assert_eq!(seen(State::Absent, State::Absent), [Action::Run(side.clone())]);
+        assert_eq!(seen(State::Running, State::Absent), [Action::Run(main)]);
+        assert_eq!(seen(State::Running, State::Running), []);
+        assert_eq!(seen(State::Running, State::Ended(0)), [Action::Stop(side.clone())]);
+        assert_eq!(seen(State::Ended(143), State::Ended(0)), []);
+    }
+
     /// Docker and its accidents, as far as the machine can see them.
     #[derive(Debug, Clone, Copy)]
     enum Luck {
@@ -127,6 +158,7 @@ mod tests {
                             let (slot, made) = match action {
                                 Action::Run(slot) => (slot, false),
                                 Action::Start(slot) => (slot, true),
+                                Action::Stop(_) => continue,
                             };
                             if !made && matches!(luck, Luck::CrashBeforeStart) {
                                 states.insert(slot, State::Created);

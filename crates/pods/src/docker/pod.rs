@@ -33,6 +33,8 @@ pub(super) struct Inner {
     pub(super) generations: HashMap<String, u32>,
     pub(super) waiting: HashMap<String, Waiting>,
     pub(super) messages: HashMap<String, String>,
+    /// How often containers were ended to begin again.
+    pub(super) ended: HashMap<String, u32>,
     pub(super) deleting: bool,
 }
 

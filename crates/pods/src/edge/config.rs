@@ -97,6 +97,13 @@ pub struct EdgeConfig {
     /// The user jobs run as; needs a plugin that runs as root.
     #[serde(rename = "DefaultUID")]
     pub default_uid: Option<u32>,
+    /// Whether a pod becomes one job (`pod`) or each of its containers one (`container`). Containers
+    /// in jobs of their own share empty folders only where jobs see the data root.
+    pub job_per: JobPer,
+    /// Whether probes are asked and hooks run in jobs; each is a command in the job.
+    pub enable_probes: bool,
+    /// sinfo, for `/system-info`.
+    pub sinfo_path: PathBuf,
     /// Seconds between two questions to Slurm for all jobs.
     pub status_seconds: u64,
     /// Seconds a job has between SIGTERM and SIGKILL; a little less than Slurm's own KillWait.
@@ -119,6 +126,17 @@ pub struct EdgeConfig {
     #[serde(flatten, skip_serializing)]
     #[schemars(skip)]
     pub others: BTreeMap<String, serde_json::Value>,
+}
+
+/// What becomes a job of Slurm.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum JobPer {
+    /// A pod with all its containers.
+    #[default]
+    Pod,
+    /// Each container.
+    Container,
 }
 
 /// TLS of a listener.
@@ -173,6 +191,9 @@ impl Default for EdgeConfig {
             flavors: BTreeMap::new(),
             default_flavor: String::new(),
             default_uid: None,
+            job_per: JobPer::Pod,
+            enable_probes: true,
+            sinfo_path: "sinfo".into(),
             status_seconds: 5,
             kill_wait_seconds: 25,
             taints: None,
@@ -282,6 +303,7 @@ fn overwrite<'a>(
     path("SBATCHPATH", &mut config.sbatch_path);
     path("SCANCELPATH", &mut config.scancel_path);
     path("SQUEUEPATH", &mut config.squeue_path);
+    path("SINFOPATH", &mut config.sinfo_path);
     put("SINGULARITYPATH", &mut config.singularity_path);
     path("TSOCKSPATH", &mut config.tsocks_path);
     flag("TSOCKS", &mut config.tsocks)?;

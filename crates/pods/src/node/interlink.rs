@@ -119,6 +119,8 @@ pub struct Extensions {
     pub watch: bool,
     /// All pods can be listed.
     pub list: bool,
+    /// What pods use is told.
+    pub usage: bool,
 }
 
 impl Extensions {
@@ -130,7 +132,13 @@ impl Extensions {
             .flat_map(|value| value.split(',').map(str::trim))
             .collect();
         let has = |name: &str| named.contains(&name);
-        Self { update: has("update"), exec: has("exec"), watch: has("watch"), list: has("list") }
+        Self {
+            update: has("update"),
+            exec: has("exec"),
+            watch: has("watch"),
+            list: has("list"),
+            usage: has("usage"),
+        }
     }
 
     /// Whether the other side is one of ours.

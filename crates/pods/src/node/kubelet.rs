@@ -9,6 +9,7 @@ mod forward;
 mod logs;
 mod report;
 mod upgrade;
+mod usage;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,12 +48,23 @@ pub(super) struct Kubelet {
     /// Streams that outlive their request.
     streams: TaskTracker,
     stop: CancellationToken,
+    /// What was read of pods' usage before.
+    readings: usage::Readings,
+    began: jiff::Timestamp,
 }
 
 impl Kubelet {
     pub(super) fn new(node: Arc<Node>, metrics: Metrics, stop: CancellationToken) -> Arc<Self> {
         let access = Access::new(node.client.clone(), node.config.node_name.clone());
-        Arc::new(Self { node, access, metrics, streams: TaskTracker::new(), stop })
+        Arc::new(Self {
+            node,
+            access,
+            metrics,
+            streams: TaskTracker::new(),
+            stop,
+            readings: usage::Readings::default(),
+            began: jiff::Timestamp::now(),
+        })
     }
 
     fn router(self: &Arc<Self>) -> Router {
@@ -79,9 +91,9 @@ impl Kubelet {
             .route("/run/{namespace}/{pod}/{container}", post(command::run))
             .route("/pods", get(report::pods))
             .route("/runningpods/", get(report::pods))
-            .route("/stats/summary", get(report::summary))
+            .route("/stats/summary", get(usage::summary))
             .route("/metrics", get(report::metrics))
-            .route("/metrics/resource", get(report::resource))
+            .route("/metrics/resource", get(usage::resource))
             .layer(axum::middleware::from_fn_with_state(Arc::clone(self), access::guard));
         Router::new().merge(guarded).route("/healthz", get(|| async { "ok" })).with_state(Arc::clone(self))
     }

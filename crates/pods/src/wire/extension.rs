@@ -17,15 +17,39 @@ pub const EXEC: &str = "/tarbet/exec";
 pub const WATCH: &str = "/tarbet/watch";
 /// The pods a plugin has, as one list of states.
 pub const LIST: &str = "/tarbet/list";
+/// What pods use at the moment, as a list of [`PodUsage`].
+pub const USAGE: &str = "/tarbet/usage";
 /// The token of the upgrade to exec.
 pub const EXEC_UPGRADE: &str = "tarbet-exec";
 /// A header of every answer to a ping that names the paths above which are served.
 pub const EXTENSIONS_HEADER: &str = "tarbet-extensions";
 /// The value of [`EXTENSIONS_HEADER`] of this version.
-pub const EXTENSIONS: &str = "update, exec, watch, list";
+pub const EXTENSIONS: &str = "update, exec, watch, list, usage";
 
 /// A changed pod, with all its data again.
 pub type PodUpdate = RetrievedPod;
+
+/// What a pod uses at the moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodUsage {
+    /// The pod's UID.
+    pub uid: String,
+    /// Its containers.
+    pub containers: Vec<ContainerUsage>,
+}
+
+/// What a container uses at the moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ContainerUsage {
+    /// Its name.
+    pub name: String,
+    /// Processor time since it began, in nanoseconds.
+    pub cpu_nanoseconds: u64,
+    /// Memory that it could not do without, in bytes.
+    pub memory_bytes: u64,
+}
 
 /// A command to run in a running container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

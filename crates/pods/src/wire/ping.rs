@@ -74,3 +74,20 @@ fn text_or_number<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<S
         Some(other) => Ok(other.to_string()),
     }
 }
+
+/// How a scheduler is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SystemInfo {
+    /// `ok` or `warning`.
+    pub status: String,
+    /// When it was asked, as RFC 3339.
+    pub timestamp: String,
+    /// Whether it answers.
+    pub slurm_connected: bool,
+    /// The summary that `sinfo -s` prints.
+    pub sinfo_output: String,
+    /// Why it does not answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}

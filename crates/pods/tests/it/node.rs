@@ -9,11 +9,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use tarbet_cluster::{Connect, Source, connect};
+use tarbet_pods::batch::Batch;
 use tarbet_pods::docker::Docker;
 use tarbet_pods::interlink::{InterlinkConfig, Upstream};
 use tarbet_pods::node::{NodeConfig, Parts, start};
 use tarbet_pods::runner::Runner;
 use tarbet_pods::serve::{Bind, Guard, Listener, serve};
+use tarbet_pods::slurm::Slurm;
 use tarbet_pods::{interlink, plugin};
 use tarbet_telemetry::{Health, Metrics, Supervisor};
 use tarbet_testbed::{ControlPlane, Kubectl, Subject, eventually, shared_pair};
@@ -24,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::docker::{config as docker_config, daemon};
 use super::pods::PATIENCE;
+use super::slurm::{cluster, config as slurm_config, programs};
 
 /// A node, what it stands on, and a namespace of its own.
 pub(crate) struct Bed {
@@ -32,13 +35,19 @@ pub(crate) struct Bed {
     pub(crate) namespace: String,
     endpoint: SocketAddr,
     endpoint_stop: CancellationToken,
-    docker: Arc<Docker>,
-    docker_stop: CancellationToken,
+    runner: Arc<dyn Runner>,
+    runner_stop: CancellationToken,
     running: Option<(Supervisor, JoinHandle<()>)>,
     kubelet: SocketAddr,
     kubeconfig: PathBuf,
     own_certificate: bool,
     root: tempfile::TempDir,
+}
+
+fn claims(root: &Path) -> Result<PathBuf> {
+    let folder = root.join("claims");
+    std::fs::create_dir_all(&folder)?;
+    Ok(folder)
 }
 
 /// An API server at `address` in front of a plugin at a socket.
@@ -69,27 +78,51 @@ impl Bed {
 
     /// A node that uses the cluster by this kubeconfig.
     async fn with(kubeconfig: PathBuf) -> Result<Self> {
+        let (root, stop) = (tempfile::tempdir()?, CancellationToken::new());
+        let mut config = docker_config(daemon().await.url(), &root.path().join("pods"));
+        config.policy.allowed_host_paths = vec![claims(root.path())?];
+        let docker = Docker::open(config, stop.clone())?;
+        Self::on(docker, kubeconfig, root, stop).await
+    }
+
+    /// A node whose pods are jobs of Slurm, run as processes, with images below `images`.
+    pub(crate) async fn on_slurm(images: &Path) -> Result<Self> {
+        let (root, stop) = (tempfile::tempdir()?, CancellationToken::new());
+        let mut config = slurm_config(&root.path().join("pods"), true);
+        config.script.image_prefix = images.display().to_string();
+        config.policy.allowed_host_paths = vec![claims(root.path())?];
+        let slurm = Slurm::new(programs(cluster().await.config()));
+        let batch = Batch::open(config, Arc::new(slurm), stop.clone())?;
+        Self::on(batch, shared_pair().await?.public.kubeconfig(), root, stop).await
+    }
+
+    /// The folder that volumes of the cluster may be in.
+    pub(crate) fn claims(&self) -> PathBuf {
+        self.root.path().join("claims")
+    }
+
+    async fn on(
+        runner: Arc<dyn Runner>,
+        kubeconfig: PathBuf,
+        root: tempfile::TempDir,
+        runner_stop: CancellationToken,
+    ) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(1);
         tarbet_identity::tls::install_default_provider();
         let plane = &shared_pair().await?.public;
         let node = format!("virtual-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let namespace = plane.unique_namespace("node").await?;
-        let (root, docker_stop) = (tempfile::tempdir()?, CancellationToken::new());
-        let docker = Docker::open(
-            docker_config(daemon().await.url(), &root.path().join("pods")),
-            docker_stop.clone(),
-        )?;
         let endpoint_stop = CancellationToken::new();
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let endpoint = endpoint(Arc::clone(&docker) as _, root.path(), any, endpoint_stop.clone()).await?;
+        let endpoint = endpoint(Arc::clone(&runner), root.path(), any, endpoint_stop.clone()).await?;
         let mut bed = Self {
             plane,
             node,
             namespace,
             endpoint,
             endpoint_stop,
-            docker,
-            docker_stop,
+            runner,
+            runner_stop,
             running: None,
             kubelet: any,
             kubeconfig,
@@ -198,7 +231,7 @@ impl Drop for Bed {
             supervisor.stop();
         }
         self.endpoint_stop.cancel();
-        self.docker_stop.cancel();
+        self.runner_stop.cancel();
     }
 }
 
@@ -485,7 +518,7 @@ async fn nothing_ends_while_interlink_is_away_and_a_deadline_does() -> Result<()
     })
     .await?;
     bed.endpoint_stop = CancellationToken::new();
-    endpoint(Arc::clone(&bed.docker) as _, bed.root.path(), bed.endpoint, bed.endpoint_stop.clone()).await?;
+    endpoint(Arc::clone(&bed.runner), bed.root.path(), bed.endpoint, bed.endpoint_stop.clone()).await?;
     bed.phase("later", "Succeeded").await?;
     bed.pod("late", json!({"containers": [shell("main", "sleep 1000")], "activeDeadlineSeconds": 2})).await?;
     let pod = bed.phase("late", "Failed").await?;

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::pods::{PATIENCE, effort, ended, log, pod, shell, uid_of, until, with, word, words};
 
 /// One cluster for all tests of this file.
-async fn cluster() -> &'static tarbet_testbed::Slurm {
+pub(crate) async fn cluster() -> &'static tarbet_testbed::Slurm {
     static CLUSTER: OnceCell<tarbet_testbed::Slurm> = OnceCell::const_new();
     CLUSTER.get_or_init(|| async { tarbet_testbed::Slurm::start().await.unwrap() }).await
 }
@@ -45,15 +45,17 @@ pub(crate) fn config(root: &Path, shared: bool) -> BatchConfig {
         },
         flags: FlagConfig::default(),
         interval: Duration::from_millis(500),
+        per_container: false,
     }
 }
 
-fn programs(conf: &Path) -> SlurmConfig {
+pub(crate) fn programs(conf: &Path) -> SlurmConfig {
     SlurmConfig {
         sbatch: "sbatch".into(),
         scancel: "scancel".into(),
         squeue: "squeue".into(),
         srun: "srun".into(),
+        sinfo: "sinfo".into(),
         environment: vec![
             ("SLURM_CONF".into(), conf.into()),
             ("PATH".into(), std::env::var_os("PATH").unwrap()),
@@ -76,9 +78,14 @@ impl Bed {
     }
 
     fn with(system: impl BatchSystem, shared: bool) -> Self {
+        Self::set(system, shared, false)
+    }
+
+    fn set(system: impl BatchSystem, shared: bool, per_container: bool) -> Self {
         let (root, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
         let system: Arc<dyn BatchSystem> = Arc::new(system);
-        let batch = Batch::open(config(root.path(), shared), Arc::clone(&system), stop.clone()).unwrap();
+        let config = BatchConfig { per_container, ..config(root.path(), shared) };
+        let batch = Batch::open(config, Arc::clone(&system), stop.clone()).unwrap();
         Self { batch, root, stop, system, shared }
     }
 
@@ -384,4 +391,63 @@ async fn many_pods_share_few_questions() {
     for pod in &pods {
         bed.batch.delete(&uid_of(pod), None).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn each_container_can_have_a_job_of_its_own() {
+    let mut bed = Bed::set(Slurm::new(programs(cluster().await.config())), true, true);
+    let mounts = json!([{"name": "scratch", "mountPath": "/scratch"}]);
+    let with_scratch = |name: &str, line: &str| {
+        let mut container = shell(name, line);
+        container["volumeMounts"] = mounts.clone();
+        container
+    };
+    let spec = json!({
+        "volumes": [{"name": "scratch", "emptyDir": {}}],
+        "initContainers": [with_scratch("first", "echo made > /scratch/word")],
+        "containers": [
+            with_scratch("a", "cat /scratch/word; echo $SLURM_JOB_ID > /scratch/a; until [ -e /scratch/go ]; do sleep 0.1; done"),
+            with_scratch("b", "cat /scratch/word; until [ -e /scratch/a ]; do sleep 0.1; done; touch /scratch/go; exit 4"),
+        ],
+    });
+    let pod = pod(spec);
+    let reply = bed.batch.start(pod.clone()).await.unwrap();
+    let uid = uid_of(&pod);
+    assert_eq!(reply.pod_jid.split(',').count(), 2, "{}", reply.pod_jid);
+    assert_eq!((jobs(&uid).await, jobs(&format!("{uid}.1")).await), (1, 1));
+    // Whoever comes back knows both jobs, whatever it is told now.
+    bed.reopen();
+    let state = ended(&*bed.batch, &uid).await;
+    assert_eq!(words(&state), "first=exit:0 a=exit:0 b=exit:4");
+    assert_eq!(state.jid, reply.pod_jid);
+    for name in ["a", "b"] {
+        assert_eq!(log(&*bed.batch, &uid, name, json!({})).await, "made\n");
+    }
+    bed.batch.delete(&uid, None).await.unwrap();
+    assert_eq!((jobs(&uid).await, jobs(&format!("{uid}.1")).await), (1, 1), "submitted once");
+}
+
+#[tokio::test]
+async fn a_container_whose_image_changes_is_ended_and_the_job_goes_on() {
+    let bed = Bed::slurm(true).await;
+    let spec = json!({"containers": [
+        shell("step", "while [ ! -e /tmp/never ]; do sleep 0.2; done"), shell("helper", "while :; do sleep 0.2; done"),
+    ]});
+    let mut pod = pod(spec);
+    let uid = bed.start(&pod).await;
+    until(&*bed.batch, &uid, "both to run", |text| text == "step=running helper=running").await;
+    pod.pod.spec.as_mut().unwrap().containers[1].image = Some("nop:1".into());
+    bed.batch.update(pod.clone()).await.unwrap();
+    until(&*bed.batch, &uid, "the helper to end", |text| text.starts_with("step=running helper=exit:")).await;
+    // Told again, nothing more happens.
+    bed.batch.update(pod).await.unwrap();
+    bed.batch.delete(&uid, None).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_summary_of_machines_is_told() {
+    let bed = Bed::slurm(false).await;
+    let info = bed.batch.system_info().await.unwrap();
+    assert!(info.slurm_connected && info.sinfo_output.contains("debug"), "{info:?}");
+    assert_eq!(info.status, "ok");
 }

@@ -159,6 +159,13 @@ impl Policy {
         }
     }
 
+    /// The same, and these services for everybody whom the gateway lets through.
+    #[must_use]
+    pub fn offering<'a>(mut self, names: impl IntoIterator<Item = &'a String>) -> Self {
+        self.services.extend(names.into_iter().cloned().map(ServiceRule::Name));
+        self
+    }
+
     /// Whether any rule could permit anything of this service.
     pub fn offers(&self, service: &str) -> bool {
         match service {

@@ -1,5 +1,6 @@
 //! Starting an agent: configuration in, links up.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use super::callers::Callers;
 use super::end_to_end::EndToEnd;
 use super::kas::{self, Pod};
 use super::kubernetes::Kubernetes;
+use super::offered::Offered;
 use super::policy::Policy;
 use super::tcp::Tcp;
 use super::{Dispatcher, Door, Info, Service};
@@ -59,6 +61,9 @@ pub struct AgentConfig {
     pub audit: AuditConfig,
     /// A kubeconfig for the `kubernetes` service; in a cluster the pod's own account is used.
     pub kubeconfig: Option<PathBuf>,
+    /// Services of other programs at the site, by name: `unix:///path` or `host:port`. A policy file
+    /// must name them among its services.
+    pub offers: BTreeMap<String, String>,
     /// How long a TCP connection inside the site may take.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
@@ -81,6 +86,7 @@ impl Default for AgentConfig {
             key_file: None,
             audit: AuditConfig::default(),
             kubeconfig: None,
+            offers: BTreeMap::new(),
             connect_timeout: Duration::from_secs(10),
         }
     }
@@ -312,7 +318,10 @@ fn own_key(config: &AgentConfig) -> Result<PrivateKey, Problem> {
 }
 
 fn read_policy(config: &AgentConfig) -> Result<Policy, Problem> {
-    let Some(file) = &config.policy_file else { return Ok(Policy::without_file()) };
+    let Some(file) = &config.policy_file else {
+        // Who names a service on the agent's own command line means it to be used.
+        return Ok(Policy::without_file().offering(config.offers.keys()));
+    };
     let unusable = |cause: String| {
         Problem::new(&ground::CONFIG_INVALID, format!("The policy in {} cannot be used.", file.display()))
             .because(cause)
@@ -331,6 +340,14 @@ async fn services(
         && let Some(kube) = kube_config(config).await?
     {
         services.push(Arc::new(Kubernetes::new(kube)?));
+    }
+    for (name, place) in &config.offers {
+        let offered = Offered::new(name, place, config.connect_timeout).map_err(|cause| {
+            Problem::new(&ground::CONFIG_INVALID, format!("The service `{name}` cannot be offered."))
+                .at("start of the agent")
+                .because(cause)
+        })?;
+        services.push(Arc::new(offered));
     }
     let names: Vec<String> =
         services.iter().map(|service| service.name().to_owned()).filter(|name| policy.offers(name)).collect();

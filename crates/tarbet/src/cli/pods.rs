@@ -17,7 +17,9 @@ use tarbet_telemetry::codes::{ground, pods};
 use tarbet_telemetry::{Coded, Problem};
 use tokio::io::AsyncReadExt;
 
+use super::endpoint::ServerArgs;
 use crate::output::Format;
+use crate::roles::node::through;
 
 pub const EXAMPLES: &str = "Examples:
   tarbet pods run busybox -- echo hello
@@ -25,6 +27,7 @@ pub const EXAMPLES: &str = "Examples:
   tarbet pods logs 0b1c99a8 --follow
   tarbet pods exec 0b1c99a8 -- sh -c 'ls /'
   tarbet pods delete 0b1c99a8
+  tarbet pods list --site hpc
 
 The endpoint is an interLink API server or a plugin: --interlink, INTERLINKURL with INTERLINKPORT,
 or http://127.0.0.1:3000.";
@@ -48,6 +51,11 @@ pub struct PodsArgs {
     /// Whose certificate the endpoint must have, where it speaks TLS (PEM)
     #[arg(long, global = true, value_name = "FILE")]
     interlink_ca_file: Option<PathBuf>,
+    /// Instead: the site whose agent offers it, reached through a gateway
+    #[arg(long, global = true, value_name = "SITE")]
+    site: Option<String>,
+    #[command(flatten)]
+    server: ServerArgs,
     #[command(subcommand)]
     command: PodsCommand,
 }
@@ -178,6 +186,12 @@ fn endpoint(args: &PodsArgs) -> Result<Interlink, Problem> {
             .at("command line")
             .because(cause)
     };
+    if let Some(site) = &args.site {
+        // The agent decides what it leads to; the name only stands in requests.
+        let endpoint = Endpoint::new("http://interlink", "").map_err(wrong)?;
+        let connect = endpoint.connect(through(site, &args.server)?, None);
+        return Ok(Interlink::new(endpoint, connect, args.interlink_token_file.clone()));
+    }
     let endpoint = Endpoint::new(&args.interlink, &args.port).map_err(wrong)?;
     let tls = args
         .interlink_ca_file

@@ -12,6 +12,7 @@ use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::problem::chain;
 
+use super::pods_here::{self, PodsHereArgs};
 use super::process::Process;
 use crate::config::Config;
 
@@ -20,9 +21,12 @@ pub const EXAMPLES: &str = "Examples:
   tarbet agent --gateway grpcs://gw1:8150 --gateway grpcs://gw2:8150 --token-file token \\
                --kubeconfig ~/.kube/config --policy policy.yaml
   tarbet agent --kas-address wss://kas.gitlab.example.org --token-file /etc/agentk/token
+  tarbet agent --gateway wss://gateway.example.org --token-file ~/token --plugin slurm --data-root ~/pods
+  tarbet agent --gateway wss://gateway.example.org --token-file ~/token --offer interlink=127.0.0.1:3000
 
 Nothing listens at the site but the probe port. What may be reached is decided by the policy
-beside the agent; without one: the Kubernetes API, within the RBAC of the agent's own account.";
+beside the agent; without one: the Kubernetes API, within the RBAC of the agent's own account, and
+what --offer and --plugin name.";
 
 const OBSERVE_AT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 
@@ -73,12 +77,24 @@ pub struct AgentArgs {
     /// Where to keep the record of what was asked of this site
     #[arg(long, value_name = "FILE")]
     audit_file: Option<PathBuf>,
+    /// A service of another program here: unix:///path or host:port; may be repeated
+    #[arg(long = "offer", value_name = "NAME=PLACE", value_parser = pair)]
+    offers: Vec<(String, String)>,
+    #[command(flatten)]
+    pods: PodsHereArgs,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (name, place) = text.split_once('=').ok_or("it takes NAME=PLACE, such as interlink=127.0.0.1:3000")?;
+    Ok((name.to_owned(), place.to_owned()))
 }
 
 pub fn run(config: Config, args: AgentArgs) -> Result<(), Problem> {
-    let settings = config.agent.clone();
+    let (settings, edge) = (config.agent.clone(), config.edge.clone());
     Process::run("agent", &config, OBSERVE_AT, |process| async move {
-        let settings = merged(settings, args);
+        let pods = pods_here::start(edge, &args.pods, &process).await?;
+        let mut settings = merged(settings, args);
+        settings.offers.extend(pods.map(|place| (pods_here::SERVICE.to_owned(), place)));
         agent::start(&settings, surroundings()?, &process.supervisor, &process.health).await
     })
 }
@@ -102,6 +118,7 @@ fn merged(mut config: agent::AgentConfig, args: AgentArgs) -> agent::AgentConfig
     if !args.issuers.is_empty() {
         config.issuers = args.issuers;
     }
+    config.offers.extend(args.offers);
     config.site = args.site.or(config.site);
     config.key_file = args.key_file.or(config.key_file);
     config.audit.file = args.audit_file.or(config.audit.file);

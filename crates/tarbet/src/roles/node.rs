@@ -12,6 +12,7 @@ use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::{Coded, Problem};
 
 use super::jobs::{connect, source};
+use super::pods_here;
 use super::process::Process;
 use crate::cli::endpoint::ServerArgs;
 use crate::config::Config;
@@ -98,13 +99,20 @@ fn merged(base: NodeConfig, args: &NodeArgs) -> Result<NodeConfig, Problem> {
 
 /// Connections to interLink: over the network, or through the agent of a site.
 fn carrier(args: &NodeArgs) -> Result<Connect, Problem> {
-    let Some(site) = &args.site else { return Ok(Connect::network()) };
+    match &args.site {
+        Some(site) => through(site, &args.server),
+        None => Ok(Connect::network()),
+    }
+}
+
+/// Connections to the interLink endpoint that the agent of a site offers.
+pub fn through(site: &str, server: &ServerArgs) -> Result<Connect, Problem> {
     let unusable = |cause: String| {
         Problem::new(&ground::CONFIG_INVALID, format!("The site `{site}` cannot be used.")).because(cause)
     };
     let name: SiteName = site.parse().map_err(|error| unusable(format!("{error}")))?;
-    let target = Target::service("interlink").map_err(|error| unusable(error.to_string()))?;
-    let server = args.server.connect()?;
+    let target = Target::service(pods_here::SERVICE).map_err(|error| unusable(error.to_string()))?;
+    let server = server.connect()?;
     let client =
         tarbet_reach::client::Client::new(&server.url, server.token.clone(), server.ca_file.as_deref())?;
     let way = client.site(name);

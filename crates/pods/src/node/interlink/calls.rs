@@ -14,9 +14,10 @@ use serde::Serialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 
 use super::{Extensions, Interlink, InterlinkError, refusal};
-use crate::wire::extension::{EXEC, EXEC_UPGRADE, LIST, UPDATE, WATCH};
+use crate::wire::extension::{EXEC, EXEC_UPGRADE, LIST, UPDATE, USAGE, WATCH};
 use crate::wire::{
     CreateReply, ExecRequest, Frame, LogRequest, PingReply, PodCreate, PodRef, PodStatus, PodUpdate,
+    PodUsage,
     RetrievedContainer,
 };
 
@@ -130,6 +131,15 @@ impl Interlink {
         match crate::wire::read_items(&answer, "a list of states") {
             Ok(items) => Ok(items.items),
             Err(error) => Err(InterlinkError::Unreadable { path: LIST, reason: error.to_string() }),
+        }
+    }
+
+    /// What pods use at the moment.
+    pub async fn usage(&self) -> Result<Vec<PodUsage>, InterlinkError> {
+        let (_, answer) = self.call(Method::GET, USAGE, "GetUsage", None, PING).await?;
+        match crate::wire::read_items(&answer, "what pods use") {
+            Ok(items) => Ok(items.items),
+            Err(error) => Err(InterlinkError::Unreadable { path: USAGE, reason: error.to_string() }),
         }
     }
 

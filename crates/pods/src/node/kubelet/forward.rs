@@ -1,7 +1,7 @@
 //! Port-forward: connections of the caller to a port in the pod.
 //!
 //! interLink has no call for it, so the connection is made where the pod is, by a small program in
-//! one of its containers (`socat` or `nc`), over the streams of a command.
+//! one of its containers (`socat`, `nc`, busybox or bash), over the streams of a command.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use tarbet_telemetry::Coded;
 
 use super::upgrade::upgrade;
 use super::{Kubelet, Refusal};
+use crate::connect;
 use crate::node::interlink::InterlinkError;
 use crate::spdy::{Stream, session};
 use crate::wire::extension::MAX_FRAME;
@@ -117,7 +118,7 @@ async fn serve(io: TokioIo<Upgraded>, kubelet: &Kubelet, target: &ExecRequest) {
                     halves.get(&request).is_some_and(|pair| pair.data.is_some() && pair.error.is_some())
                         .then(|| halves.remove(&request)).flatten()
                 {
-                    connections.push(connect(kubelet, target, port, data, error));
+                    connections.push(carry(kubelet, target, port, data, error));
                 }
             }
             Some(()) = connections.next(), if !connections.is_empty() => {}
@@ -138,7 +139,7 @@ fn label(stream: &Stream) -> Option<(String, u16)> {
     Some((request, port))
 }
 
-async fn connect(kubelet: &Kubelet, target: &ExecRequest, port: u16, mut data: Stream, error: Stream) {
+async fn carry(kubelet: &Kubelet, target: &ExecRequest, port: u16, mut data: Stream, error: Stream) {
     if let Err(reason) = relay(kubelet, target, port, &mut data).await {
         let text = format!("error forwarding port {port} to pod, uid {}: {reason}", target.pod_uid);
         error.writer.send(text.into()).await;
@@ -148,10 +149,7 @@ async fn connect(kubelet: &Kubelet, target: &ExecRequest, port: u16, mut data: S
 }
 
 async fn relay(kubelet: &Kubelet, target: &ExecRequest, port: u16, data: &mut Stream) -> Result<(), String> {
-    let script = format!(
-        "if command -v socat >/dev/null 2>&1; then exec socat - TCP:127.0.0.1:{port}; fi; exec nc 127.0.0.1 {port}"
-    );
-    let request = ExecRequest { command: vec!["/bin/sh".into(), "-c".into(), script], ..target.clone() };
+    let request = ExecRequest { command: connect::command(port), ..target.clone() };
     let frames = kubelet.node.interlink.exec(&request).await.map_err(|error| error.problem().to_string())?;
     let (mut input, mut output) = (frames.input, frames.output);
     let (reader, writer) = (&mut data.reader, &data.writer);

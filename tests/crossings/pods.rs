@@ -45,7 +45,8 @@ impl Crossing {
             .agent_as_ordinary_user("login", &token, &gateway, login_flags, &[("SLURM_CONF", &config)])
             .await?;
         // The node's own account at the gateway: this site and no other.
-        let caller = product.run(&gateway, &["user", "add", "node", "--role", "user", "--site", "hpc"]).await?;
+        let caller =
+            product.run(&gateway, &["user", "add", "node", "--role", "user", "--site", "hpc"]).await?;
         let caller = product.folder().write("node.token", caller.trim())?;
         let kubelet = Lease::block(1)?;
         let files = plane.authority().issue_files(
@@ -53,9 +54,8 @@ impl Crossing {
             product.folder().path(),
             "kubelet",
         )?;
-        let mut words: Vec<String> = ["node", "--nodename", NODE, "--site", "hpc", "--kubelet-listen"]
-            .map(str::to_owned)
-            .to_vec();
+        let mut words: Vec<String> =
+            ["node", "--nodename", NODE, "--site", "hpc", "--kubelet-listen"].map(str::to_owned).to_vec();
         words.push(format!("127.0.0.1:{}", kubelet.port(0)));
         words.extend(["--kubeconfig".to_owned(), plane.kubeconfig().display().to_string()]);
         let own = [
@@ -247,7 +247,9 @@ async fn a_site_that_comes_back_is_given_its_account_and_its_pods_again() -> Res
 
     // Another caller, without a right to this site, gets nothing.
     let product = &crossing.product;
-    let other = product.run(&crossing.gateway, &["user", "add", "other", "--role", "viewer", "--site", "hpc"]).await?;
+    let other = product
+        .run(&crossing.gateway, &["user", "add", "other", "--role", "viewer", "--site", "hpc"])
+        .await?;
     let other = product.folder().write("other.token", other.trim())?;
     let words = ["pods", "list", "--site", "hpc"];
     ensure!(product.run_as(&crossing.gateway, &other, &words).await.is_err());

@@ -331,7 +331,8 @@ impl Runner for Batch {
                 return Err(RunError::Unsupported("the container has run only once".into()));
             }
         }
-        let options = LogOptions { follow: request.options.follow && !request.options.previous, ..request.options };
+        let options =
+            LogOptions { follow: request.options.follow && !request.options.previous, ..request.options };
         Ok(logs::read(logs::Source { pod: Arc::clone(&pod), stem }, options))
     }
 
@@ -413,9 +414,13 @@ impl Runner for Batch {
     async fn system_info(&self) -> Option<SystemInfo> {
         let timestamp = jiff::Timestamp::now().to_string();
         Some(match self.system.summary().await? {
-            Ok(sinfo_output) => {
-                SystemInfo { status: "ok".into(), timestamp, slurm_connected: true, sinfo_output, error: None }
-            }
+            Ok(sinfo_output) => SystemInfo {
+                status: "ok".into(),
+                timestamp,
+                slurm_connected: true,
+                sinfo_output,
+                error: None,
+            },
             Err(error) => SystemInfo {
                 status: "warning".into(),
                 timestamp,

@@ -20,9 +20,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::RunError;
 use crate::plan::Container;
-use crate::plan::probe::{Check, Finding, Probe, Tally};
+use crate::plan::probe::{Check, Finding, Hooks, Probe, Probes, Tally};
 use crate::runner::{Known, LogStream, Runner, Session};
-use crate::wire::{CreateReply, ExecRequest, LogRequest, PingReply, PodStatus, PodUsage, RetrievedPod, SystemInfo};
+use crate::wire::{
+    CreateReply, ExecRequest, LogRequest, PingReply, PodStatus, PodUsage, RetrievedPod, SystemInfo,
+};
 
 /// How often a pod is looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -125,13 +127,8 @@ impl Cared {
     /// Looks after the pods of `inner`, those it has and those to come.
     pub fn new(inner: Arc<dyn Runner>, stop: CancellationToken) -> Arc<Self> {
         let (changes, _) = broadcast::channel(CHANGES);
-        let cared = Arc::new(Self {
-            inner,
-            found: Mutex::default(),
-            tended: Mutex::default(),
-            changes,
-            stop,
-        });
+        let cared =
+            Arc::new(Self { inner, found: Mutex::default(), tended: Mutex::default(), changes, stop });
         tokio::spawn(Arc::clone(&cared).follow());
         cared
     }
@@ -168,7 +165,7 @@ impl Cared {
     fn tend(self: &Arc<Self>, uid: &str, before_us: bool) {
         let Some(known) = self.inner.known(uid) else { return };
         let wants = |container: &Container| {
-            container.probes != Default::default() || container.hooks != Default::default()
+            container.probes != Probes::default() || container.hooks != Hooks::default()
         };
         if !known.plan.all().any(wants) {
             return;
@@ -215,8 +212,7 @@ impl Cared {
         if state.stale_seconds > 0 {
             return true;
         }
-        let statuses: Vec<&ContainerStatus> =
-            state.init_containers.iter().chain(&state.containers).collect();
+        let statuses: Vec<&ContainerStatus> = state.init_containers.iter().chain(&state.containers).collect();
         let looks = known.plan.all().filter_map(|container| {
             let status = statuses.iter().find(|status| status.name == container.name)?;
             Some(self.look_at(&known, uid, container, Run::of(status)?, before_us))
@@ -231,12 +227,12 @@ impl Cared {
         if fresh {
             self.found().insert(key.clone(), Care::new(run.clone(), container));
             let _ = self.changes.send(uid.to_owned());
-            if let Some(hook) = container.hooks.post_start.as_ref().filter(|_| !before_us) {
-                if let Err(reason) = self.ask(uid, container, hook, HOOK).await {
-                    tracing::warn!(pod = %known.plan.id, container = %container.name, reason, "A postStart hook failed.");
-                    self.end_container(known, container).await;
-                    return;
-                }
+            if let Some(hook) = container.hooks.post_start.as_ref().filter(|_| !before_us)
+                && let Err(reason) = self.ask(uid, container, hook, HOOK).await
+            {
+                tracing::warn!(pod = %known.plan.id, container = %container.name, reason, "A postStart hook failed.");
+                self.end_container(known, container).await;
+                return;
             }
         }
         let due = match self.found().get_mut(&key) {
@@ -315,8 +311,9 @@ impl Cared {
                 .filter(|care| Some(&care.run) == run.as_ref());
             // A run that was not looked at yet is not ready yet.
             status.ready &= care.is_some_and(|care| care.up && care.ready);
-            status.started =
-                Some(run.is_some() && (container.probes.startup.is_none() || care.is_some_and(|care| care.up)));
+            status.started = Some(
+                run.is_some() && (container.probes.startup.is_none() || care.is_some_and(|care| care.up)),
+            );
         }
         state
     }

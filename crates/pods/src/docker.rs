@@ -258,7 +258,12 @@ impl Docker {
                     State::Lost => Some(137),
                     State::Absent | State::Created | State::Running => None,
                 };
-                turn = turn.after_init(container, seen.is_some_and(|seen| seen.started.is_some()), code, plan.restart);
+                turn = turn.after_init(
+                    container,
+                    seen.is_some_and(|seen| seen.started.is_some()),
+                    code,
+                    plan.restart,
+                );
             }
         }
         let containers = statuses.split_off(plan.init.len());

@@ -104,7 +104,10 @@ impl Records {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => return Err(failed(error)),
             // An earlier removal was cut off.
-            Err(_) => remove_tree(&self.root.join(&name)).map_err(RunError::folder("remove the pod's folder"))?,
+            Err(_) => {
+                remove_tree(&self.root.join(&name)).map_err(RunError::folder("remove the pod's folder"))?;
+            }
+
             Ok(()) => {}
         }
         remove_tree(&gone).map_err(failed)

@@ -13,8 +13,7 @@ use tokio::sync::{broadcast, mpsc};
 use crate::error::RunError;
 use crate::plan::{Container, Plan, PodId, Restart};
 use crate::wire::{
-    CreateReply, ExecRequest, Frame, LogRequest, PingReply, PodStatus, PodUsage, RetrievedPod,
-    SystemInfo,
+    CreateReply, ExecRequest, Frame, LogRequest, PingReply, PodStatus, PodUsage, RetrievedPod, SystemInfo,
 };
 
 /// Runs pods somewhere. All calls may come at the same time and again after a crash.

@@ -3,8 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 mod it {
+    mod account;
     mod api;
     mod care;
+    mod contract;
     mod crash;
     mod docker;
     mod node;

@@ -1,6 +1,7 @@
 //! The command line: words, flags and help. What a command does stands in its own file.
 
 mod audit;
+mod edge;
 pub mod endpoint;
 mod explain;
 mod forward;
@@ -91,6 +92,9 @@ enum Command {
     /// Run a plugin: what runs the pods of virtual nodes
     #[command(subcommand, after_help = roles::plugin::EXAMPLES)]
     Plugin(roles::plugin::PluginCommand),
+    /// Set up a place where pods run
+    #[command(subcommand, after_help = edge::EXAMPLES)]
+    Edge(edge::EdgeCommand),
     /// Run pods on an interLink endpoint, without Kubernetes
     #[command(after_help = pods::EXAMPLES)]
     Pods(pods::PodsArgs),
@@ -169,6 +173,7 @@ pub fn run(cli: Cli) -> Result<(), Problem> {
         Command::Node(args) => roles::node::run(load()?, args),
         Command::Interlink(args) => roles::interlink::run(load()?, args),
         Command::Plugin(command) => roles::plugin::run(load()?, command),
+        Command::Edge(command) => edge::run(command, global.output),
         Command::Pods(args) => block_on(pods::run(args, global.output)),
         Command::Nets(args) => roles::nets::run(load()?, args),
         Command::Tags(args) => roles::tags::run(load()?, args),

@@ -10,7 +10,7 @@ use super::{Batch, Container, Plan};
 use crate::error::RunError;
 
 /// What the way to a job may take beyond the container's own grace.
-const MARGIN: Duration = Duration::from_secs(60);
+const MARGIN: Duration = Duration::from_mins(1);
 
 impl Batch {
     /// A command that runs a script where a job of the pod runs. The script removes itself.

@@ -156,7 +156,11 @@ pub fn share(
         let name = share.job_name(&plan.id.uid);
         let _ = writeln!(out, "T_WORK=${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}/tarbet-{name}");
     }
-    let _ = writeln!(out, "T_PIDS= T_SIDES= T_MAINS= T_SSH= T_KILLER= T_STOP= T_GRACE={}", config.kill_wait.as_secs().max(1));
+    let _ = writeln!(
+        out,
+        "T_PIDS= T_SIDES= T_MAINS= T_SSH= T_KILLER= T_STOP= T_GRACE={}",
+        config.kill_wait.as_secs().max(1)
+    );
     out.push_str(FUNCTIONS);
     out.push_str("# Whoever makes this folder runs the pod; a second job of the same pod does not.\n");
     let _ = writeln!(out, "mkdir -- \"$T_DIR/{stem}.lock\" 2>/dev/null || exit 75");
@@ -270,7 +274,11 @@ pub fn exec_script(
     if config.shared {
         out.push_str("T_WORK=$T_DIR\n");
     } else {
-        let _ = writeln!(out, "T_WORK=${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}/tarbet-{}", share.job_name(&plan.id.uid));
+        let _ = writeln!(
+            out,
+            "T_WORK=${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}/tarbet-{}",
+            share.job_name(&plan.id.uid)
+        );
     }
     let clean = FUNCTIONS.lines().find(|line| line.starts_with("t_clean")).unwrap_or_default();
     let _ = writeln!(out, "{clean}\nrm -f -- \"$0\"");

@@ -122,7 +122,9 @@ pub fn container_state(marks: &Marks, job: &JobView, turn: Turn) -> ContainerSta
         return ContainerState { terminated: Some(Turn::never()), ..Default::default() };
     }
     let running = || match marks.started {
-        Some(_) if marks.waiting => waiting("CrashLoopBackOff", "it ended and is started again after a while"),
+        Some(_) if marks.waiting => {
+            waiting("CrashLoopBackOff", "it ended and is started again after a while")
+        }
         Some(at) => ContainerState {
             running: Some(ContainerStateRunning { started_at: time(at) }),
             ..Default::default()

@@ -26,8 +26,13 @@ pub(super) async fn ask(
     address: Option<IpAddr>,
 ) -> Result<(), String> {
     let exec = |command: Vec<String>, stdin: bool| {
-        let request =
-            ExecRequest { pod_uid: uid.into(), container: container.into(), command, stdin, ..Default::default() };
+        let request = ExecRequest {
+            pod_uid: uid.into(),
+            container: container.into(),
+            command,
+            stdin,
+            ..Default::default()
+        };
         runner.exec(request)
     };
     match (check, address) {
@@ -56,8 +61,7 @@ pub(super) async fn ask(
             stream.map(drop).map_err(|error| error.to_string())
         }
         (Check::Connect(port), None) => {
-            let mut session =
-                exec(connect::command(*port), true).await.map_err(|error| error.to_string())?;
+            let mut session = exec(connect::command(*port), true).await.map_err(|error| error.to_string())?;
             let end = async {
                 loop {
                     match session.output.recv().await {
@@ -86,8 +90,7 @@ pub(super) async fn ask(
             judge(&head)
         }
         (Check::Page { port, request }, None) => {
-            let mut session =
-                exec(connect::command(*port), true).await.map_err(|error| error.to_string())?;
+            let mut session = exec(connect::command(*port), true).await.map_err(|error| error.to_string())?;
             let sent = session.input.send(Frame::Stdin(Bytes::from(request.clone()))).await;
             sent.map_err(|_| "the connection ended".to_owned())?;
             let mut head = Vec::new();
@@ -113,7 +116,8 @@ fn complete(head: &[u8]) -> bool {
 
 /// Kubernetes takes codes from 200 to 399 for good.
 fn judge(head: &[u8]) -> Result<(), String> {
-    let line = String::from_utf8_lossy(head.split(|&byte| byte == b'\n').next().unwrap_or_default()).into_owned();
+    let line =
+        String::from_utf8_lossy(head.split(|&byte| byte == b'\n').next().unwrap_or_default()).into_owned();
     let code = line.strip_prefix("HTTP/").and_then(|rest| rest.split(' ').nth(1)?.parse::<u16>().ok());
     match code {
         Some(200..400) => Ok(()),

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use bollard::Docker as Api;
 use bollard::query_parameters::{
-    InspectContainerOptions, KillContainerOptions, RestartContainerOptions, StatsOptions, StopContainerOptions,
+    InspectContainerOptions, KillContainerOptions, RestartContainerOptions, StatsOptions,
+    StopContainerOptions,
 };
 use futures::{StreamExt, TryStreamExt, stream};
 
@@ -54,12 +55,7 @@ pub(super) async fn address(api: &Api, name: &str) -> Option<IpAddr> {
 }
 
 /// Ends a container; one whose pod restarts it begins again.
-pub(super) async fn end(
-    api: &Api,
-    name: &str,
-    grace: Duration,
-    restart: Restart,
-) -> Result<(), RunError> {
+pub(super) async fn end(api: &Api, name: &str, grace: Duration, restart: Restart) -> Result<(), RunError> {
     let seconds = i32::try_from(grace.as_secs()).unwrap_or(i32::MAX);
     let done = match restart {
         // Docker takes a stop as a wish that it stays stopped.

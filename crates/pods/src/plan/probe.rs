@@ -1,5 +1,6 @@
 //! What is asked of a running container, and how its answers are counted. Nothing is done here.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1 as k8s;
@@ -95,7 +96,8 @@ fn page(http: &k8s::HTTPGetAction, container: &k8s::Container) -> Option<Check> 
     if encrypted || !plain(&path) || !plain(&host) {
         return None;
     }
-    let mut request = format!("GET {path} HTTP/1.1\r\nConnection: close\r\nUser-Agent: kube-probe/tarbet\r\n");
+    let mut request =
+        format!("GET {path} HTTP/1.1\r\nConnection: close\r\nUser-Agent: kube-probe/tarbet\r\n");
     let mut own_host = false;
     for header in http.http_headers.iter().flatten() {
         let (name, value) = (&header.name, &header.value);
@@ -103,10 +105,10 @@ fn page(http: &k8s::HTTPGetAction, container: &k8s::Container) -> Option<Check> 
             return None;
         }
         own_host |= name.eq_ignore_ascii_case("host");
-        request.push_str(&format!("{name}: {value}\r\n"));
+        let _ = write!(request, "{name}: {value}\r\n");
     }
     if !own_host {
-        request.push_str(&format!("Host: {host}:{port}\r\n"));
+        let _ = write!(request, "Host: {host}:{port}\r\n");
     }
     request.push_str("\r\n");
     Some(Check::Page { port, request })
@@ -224,7 +226,10 @@ mod tests {
         assert_eq!(port, 8080);
         assert!(request.starts_with("GET /healthz HTTP/1.1\r\n"), "{request}");
         let found = probes(&container(json!({"tcpSocket": {"port": 5432}, "periodSeconds": 3}))).unwrap();
-        assert_eq!(found.readiness.map(|probe| (probe.check, probe.period.as_secs())), Some((Check::Connect(5432), 3)));
+        assert_eq!(
+            found.readiness.map(|probe| (probe.check, probe.period.as_secs())),
+            Some((Check::Connect(5432), 3))
+        );
     }
 
     #[test]

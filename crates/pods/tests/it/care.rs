@@ -67,9 +67,7 @@ fn more(mut container: Value, more: Value) -> Value {
 /// A container that is ready while a file is there, and alive while another is not.
 async fn probes(bed: &Bed, folder: &str) {
     let line = format!("mkdir -p {folder}; rm -f {folder}/dead; echo run; while :; do sleep 0.2; done");
-    let probe = |line: String, failures: u32| {
-        json!({"exec": {"command": ["sh", "-c", line]}, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": failures})
-    };
+    let probe = |line: String, failures: u32| json!({"exec": {"command": ["sh", "-c", line]}, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": failures});
     let container = more(
         shell("main", &line),
         json!({
@@ -112,9 +110,11 @@ async fn probes_decide_what_is_ready_and_what_begins_again() {
 #[tokio::test]
 async fn pages_and_ports_are_asked_inside_the_pod() {
     let bed = on_docker().await;
-    let line = "mkdir -p /tmp/page; (sleep 2; echo ok > /tmp/page/ok) & exec busybox httpd -f -p 8080 -h /tmp/page";
+    let line =
+        "mkdir -p /tmp/page; (sleep 2; echo ok > /tmp/page/ok) & exec busybox httpd -f -p 8080 -h /tmp/page";
     let page = json!({"httpGet": {"port": "web", "path": "/ok"}, "periodSeconds": 1, "timeoutSeconds": 5});
-    let port = json!({"tcpSocket": {"port": 8080}, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 20});
+    let port =
+        json!({"tcpSocket": {"port": 8080}, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 20});
     let container = more(
         shell("main", line),
         json!({"ports": [{"name": "web", "containerPort": 8080}], "readinessProbe": page, "livenessProbe": port}),
@@ -151,7 +151,9 @@ async fn sidecar(bed: &Bed, port: u16) {
         shell("side", &format!("while true; do busybox nc -l -p {port} -e echo served; done")),
         json!({"restartPolicy": "Always"}),
     );
-    let ask = format!("until busybox nc 127.0.0.1 {port} > /tmp/said-{port} && [ -s /tmp/said-{port} ]; do sleep 0.1; done; cat /tmp/said-{port}; rm /tmp/said-{port}");
+    let ask = format!(
+        "until busybox nc 127.0.0.1 {port} > /tmp/said-{port} && [ -s /tmp/said-{port} ]; do sleep 0.1; done; cat /tmp/said-{port}; rm /tmp/said-{port}"
+    );
     let uid = bed.start(&pod(json!({"initContainers": [side], "containers": [shell("main", &ask)]}))).await;
     let state = ended(&bed.runner, &uid).await;
     assert!(words(&state).ends_with("main=exit:0"), "{}", words(&state));
@@ -172,7 +174,8 @@ async fn a_failing_container_of_a_job_begins_again_and_its_last_log_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("second").display().to_string();
     let line = format!("if [ -e {file} ]; then echo second; exit 0; fi; touch {file}; echo first; exit 3");
-    let uid = bed.start(&pod(json!({"restartPolicy": "OnFailure", "containers": [shell("main", &line)]}))).await;
+    let uid =
+        bed.start(&pod(json!({"restartPolicy": "OnFailure", "containers": [shell("main", &line)]}))).await;
     let state = ended(&bed.runner, &uid).await;
     let status = &state.containers[0];
     assert_eq!((words(&state).as_str(), status.restart_count), ("main=exit:0", 1));

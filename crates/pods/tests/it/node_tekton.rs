@@ -226,7 +226,10 @@ async fn three_tasks(bed: &Bed) -> Result<()> {
     ensure!(status["conditions"][0]["status"] == "True", "{status}");
     ensure!(status["results"][0]["value"] == "blue sky served", "{status}");
     let pods = bed.run(&["get", "pods", "-o", "jsonpath={.items[*].spec.nodeName}"]).await?;
-    ensure!(pods.split_whitespace().count() == 3 && pods.split_whitespace().all(|node| node == bed.node), "{pods}");
+    ensure!(
+        pods.split_whitespace().count() == 3 && pods.split_whitespace().all(|node| node == bed.node),
+        "{pods}"
+    );
     // The sidecar is ended by another image, and its pod with it.
     eventually(PATIENCE, "the pods to end", || async {
         let phases = bed.run(&["get", "pods", "-o", "jsonpath={.items[*].status.phase}"]).await?;

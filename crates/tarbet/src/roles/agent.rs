@@ -85,7 +85,8 @@ pub struct AgentArgs {
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {
-    let (name, place) = text.split_once('=').ok_or("it takes NAME=PLACE, such as interlink=127.0.0.1:3000")?;
+    let (name, place) =
+        text.split_once('=').ok_or("it takes NAME=PLACE, such as interlink=127.0.0.1:3000")?;
     Ok((name.to_owned(), place.to_owned()))
 }
 

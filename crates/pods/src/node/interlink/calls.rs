@@ -17,8 +17,7 @@ use super::{Extensions, Interlink, InterlinkError, refusal};
 use crate::wire::extension::{EXEC, EXEC_UPGRADE, LIST, UPDATE, USAGE, WATCH};
 use crate::wire::{
     CreateReply, ExecRequest, Frame, LogRequest, PingReply, PodCreate, PodRef, PodStatus, PodUpdate,
-    PodUsage,
-    RetrievedContainer,
+    PodUsage, RetrievedContainer,
 };
 
 /// A ping that takes longer is as good as none.

@@ -17,10 +17,13 @@ use serde_json::{Value, json};
 use super::Kubelet;
 use crate::wire::ContainerUsage;
 
+type Reading = (Timestamp, u64, u64);
+
 /// Readings so far: a rate needs two.
 #[derive(Default)]
 pub(super) struct Readings {
-    last: Mutex<HashMap<(String, String), (Timestamp, u64, u64)>>,
+    /// By UID and container: when, the time spent by then, and the rate.
+    last: Mutex<HashMap<(String, String), Reading>>,
 }
 
 impl Readings {
@@ -137,7 +140,11 @@ pub(super) async fn resource(State(kubelet): State<Arc<Kubelet>>) -> Response {
         let (mut spent, mut held) = (0u64, 0u64);
         for used in containers {
             let labels = format!("container=\"{}\",namespace=\"{namespace}\",pod=\"{pod}\"", used.name);
-            let _ = writeln!(cpu, "container_cpu_usage_seconds_total{{{labels}}} {}", seconds(used.cpu_nanoseconds));
+            let _ = writeln!(
+                cpu,
+                "container_cpu_usage_seconds_total{{{labels}}} {}",
+                seconds(used.cpu_nanoseconds)
+            );
             let _ = writeln!(memory, "container_memory_working_set_bytes{{{labels}}} {}", used.memory_bytes);
             (spent, held) = (spent + used.cpu_nanoseconds, held + used.memory_bytes);
         }
@@ -156,12 +163,37 @@ pub(super) async fn resource(State(kubelet): State<Arc<Kubelet>>) -> Response {
     };
     let mut text = String::new();
     for (name, kind, help, lines) in [
-        ("container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the container in core-seconds", cpu),
-        ("container_memory_working_set_bytes", "gauge", "Current working set of the container in bytes", memory),
-        ("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds", began),
-        ("node_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the node in core-seconds", node_cpu),
+        (
+            "container_cpu_usage_seconds_total",
+            "counter",
+            "Cumulative cpu time consumed by the container in core-seconds",
+            cpu,
+        ),
+        (
+            "container_memory_working_set_bytes",
+            "gauge",
+            "Current working set of the container in bytes",
+            memory,
+        ),
+        (
+            "container_start_time_seconds",
+            "gauge",
+            "Start time of the container since unix epoch in seconds",
+            began,
+        ),
+        (
+            "node_cpu_usage_seconds_total",
+            "counter",
+            "Cumulative cpu time consumed by the node in core-seconds",
+            node_cpu,
+        ),
         ("node_memory_working_set_bytes", "gauge", "Current working set of the node in bytes", node_memory),
-        ("pod_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the pod in core-seconds", pod_cpu),
+        (
+            "pod_cpu_usage_seconds_total",
+            "counter",
+            "Cumulative cpu time consumed by the pod in core-seconds",
+            pod_cpu,
+        ),
         ("pod_memory_working_set_bytes", "gauge", "Current working set of the pod in bytes", pod_memory),
         (
             "scrape_error",
@@ -189,7 +221,8 @@ mod tests {
     fn a_rate_needs_two_readings() {
         let readings = Readings::default();
         let at = |second: i64| Timestamp::from_second(second).unwrap();
-        let used = |spent: u64| ContainerUsage { name: "main".into(), cpu_nanoseconds: spent, memory_bytes: 1 };
+        let used =
+            |spent: u64| ContainerUsage { name: "main".into(), cpu_nanoseconds: spent, memory_bytes: 1 };
         assert_eq!(readings.rate("u", &used(0), at(0)), None);
         assert_eq!(readings.rate("u", &used(1_000_000_000), at(2)), Some(500_000_000));
         // Two readers at the same moment are told the same.

@@ -4,6 +4,7 @@
 //! ends with a count; whatever it started ends with it.
 
 mod crossings;
+mod far;
 mod jobs;
 mod mesh;
 mod pods;
@@ -36,6 +37,7 @@ async fn walk(tour: &mut Tour, binary: PathBuf) -> Result<()> {
     let pods = pods::walk(tour, &reach).await?;
     let _crossings = crossings::walk(tour, &reach, jobs, &pods).await?;
     let _mesh = Box::pin(mesh::walk(tour, &binary)).await?;
+    let _far = far::walk(tour, &reach).await?;
     if std::env::var_os("KEEP").is_some_and(|keep| !keep.is_empty() && keep != "0") {
         reach.stay().await;
     }

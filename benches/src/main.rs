@@ -16,6 +16,7 @@ mod mesh;
 mod page;
 mod peers;
 mod plot;
+mod pods;
 mod reach;
 mod store;
 
@@ -26,13 +27,14 @@ use anyhow::{Context, Result, bail};
 use figure::{Part, Section};
 
 /// What is measured, in the order of the page.
-const PARTS: [&str; 4] = ["reach", "jobs", "mesh", "store"];
+const PARTS: [&str; 5] = ["reach", "jobs", "pods", "mesh", "store"];
 
 async fn measure(part: &str, bench: &Bench) -> Result<Vec<Section>> {
     match part {
         "reach" => reach::measure(bench).await,
         "jobs" => jobs::measure(bench).await,
         "mesh" => Box::pin(mesh::measure(bench)).await,
+        "pods" => pods::measure(bench).await,
         "store" => store::measure(bench).await,
         other => bail!("there is no part `{other}`; there are {}", PARTS.join(", ")),
     }

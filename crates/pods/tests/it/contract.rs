@@ -129,8 +129,7 @@ async fn the_sample_plugin_runs_pods_behind_our_api() {
 fn the_shipped_files_fit_together() {
     let compose = yaml("deploy/examples/interlink/docker-compose.yaml");
     let services = compose["services"].as_object().unwrap();
-    let roles: Vec<&str> =
-        services.values().map(|service| service["command"][0].as_str().unwrap()).collect();
+    let roles: Vec<&str> = services.values().map(|service| service["command"][0].as_str().unwrap()).collect();
     for role in ["node", "interlink", "plugin"] {
         assert!(roles.contains(&role), "no service runs `{role}`");
     }
@@ -138,11 +137,17 @@ fn the_shipped_files_fit_together() {
     let pod: k8s_openapi::api::core::v1::Pod = serde_json::from_value(busy).unwrap();
     let selector = pod.spec.unwrap().node_selector.unwrap();
     let node = services.values().find(|service| service["command"][0] == "node").unwrap();
-    let words: Vec<&str> = node["command"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+    let words: Vec<&str> =
+        node["command"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
     let at = words.iter().position(|word| *word == "--nodename").unwrap();
-    assert_eq!(selector["kubernetes.io/hostname"], words[at + 1], "the example runs on the node of the compose file");
+    assert_eq!(
+        selector["kubernetes.io/hostname"],
+        words[at + 1],
+        "the example runs on the node of the compose file"
+    );
     let limits: Value =
-        serde_json::from_str(&std::fs::read_to_string(shipped("deploy/kustomize/vk-cfg.json")).unwrap()).unwrap();
+        serde_json::from_str(&std::fs::read_to_string(shipped("deploy/kustomize/vk-cfg.json")).unwrap())
+            .unwrap();
     let deployment = yaml("deploy/kustomize/deployment.yaml");
     let variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"].as_array().unwrap();
     let name = variables.iter().find(|variable| variable["name"] == "NODENAME").unwrap();

@@ -343,14 +343,14 @@ async fn a_queue_that_cannot_be_read_fails_no_pod() {
     let switch = tools.path().join("mode");
     fs::write(&switch, "ok").unwrap();
     let text = format!(
-        "case $(cat {}) in ok) exec squeue \"$@\" ;; garbage) echo '<html>oops</html>' ;; empty) exit 1 ;; esac",
+        "case $(cat {}) in ok) exec squeue \"$@\" ;; garbage) echo '<html>oops</html>' ;; empty) exit 1 ;; hang) exec sleep 60 ;; esac",
         switch.display()
     );
     programs.squeue = wrapper(tools.path(), "squeue-moody", &text);
     let bed = Bed::with(Slurm::new(programs), false);
     let uid = bed.start(&pod(json!({"containers": [shell("main", "sleep 1000")]}))).await;
     until(&*bed.batch, &uid, "it to run", |text| text == "main=running").await;
-    for mode in ["garbage", "empty"] {
+    for mode in ["garbage", "empty", "hang"] {
         fs::write(&switch, mode).unwrap();
         eventually(PATIENCE, "the word", || async { bed.batch.ping().await.status.starts_with("away") })
             .await

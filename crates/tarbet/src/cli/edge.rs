@@ -96,9 +96,8 @@ pub fn run(command: EdgeCommand, format: Format) -> Result<(), Problem> {
             .at("this machine")
             .because(cause)
     };
-    let absolute = |path: PathBuf| {
-        std::path::absolute(&path).map_err(|error| unusable(&path, error.to_string()))
-    };
+    let absolute =
+        |path: PathBuf| std::path::absolute(&path).map_err(|error| unusable(&path, error.to_string()));
     let place = Place {
         binary: std::env::current_exe().map_err(|error| unusable(Path::new("tarbet"), error.to_string()))?,
         folder: absolute(below(&args.folder, ".tarbet")?)?,
@@ -106,7 +105,10 @@ pub fn run(command: EdgeCommand, format: Format) -> Result<(), Problem> {
     };
     for path in [Some(&place.binary), Some(&place.folder), args.ca_file.as_ref()].into_iter().flatten() {
         // Units quote by rules of their own; a name without surprises needs none.
-        if path.to_string_lossy().contains(|c: char| c.is_control() || c.is_whitespace() || "\"'\\%$".contains(c)) {
+        if path
+            .to_string_lossy()
+            .contains(|c: char| c.is_control() || c.is_whitespace() || "\"'\\%$".contains(c))
+        {
             return Err(unusable(path, "its name has blanks or signs that units read otherwise".into()));
         }
     }
@@ -140,7 +142,9 @@ fn planned(args: &InstallArgs, place: &Place) -> Vec<Planned> {
     let settings = place.folder.join("InterLinkConfig.yaml");
     let plugin = args.plugin.name();
     let container = match args.plugin {
-        Plugin::Slurm => "# singularity, apptainer, enroot, podman or process\nContainerRuntime: singularity\n# true where jobs see DataRootFolder\nSharedFS: false\n",
+        Plugin::Slurm => {
+            "# singularity, apptainer, enroot, podman or process\nContainerRuntime: singularity\n# true where jobs see DataRootFolder\nSharedFS: false\n"
+        }
         Plugin::Docker | Plugin::Process => "",
     };
     let content = format!(
@@ -217,16 +221,23 @@ mod tests {
     }
 
     fn place() -> Place {
-        Place { binary: "/opt/tarbet".into(), folder: "/home/u/.tarbet".into(), units: "/home/u/units".into() }
+        Place {
+            binary: "/opt/tarbet".into(),
+            folder: "/home/u/.tarbet".into(),
+            units: "/home/u/units".into(),
+        }
     }
 
     #[test]
     fn one_service_dials_out_and_two_stay_at_home() {
         let files = planned(&args(Some("wss://gw"), Plugin::Slurm), &place());
         assert_eq!(files.len(), 2);
-        assert!(files[1].content.contains("ExecStart=/opt/tarbet agent --gateway wss://gw --token-file /home/u/.tarbet/token --plugin slurm"));
+        assert!(files[1].content.contains(
+            "ExecStart=/opt/tarbet agent --gateway wss://gw --token-file /home/u/.tarbet/token --plugin slurm"
+        ));
         let files = planned(&args(None, Plugin::Docker), &place());
-        let names: Vec<_> = files.iter().map(|file| file.path.file_name().unwrap().to_str().unwrap()).collect();
+        let names: Vec<_> =
+            files.iter().map(|file| file.path.file_name().unwrap().to_str().unwrap()).collect();
         assert_eq!(names, ["InterLinkConfig.yaml", "tarbet-plugin.service", "tarbet-edge.service"]);
         assert!(files[2].content.contains("edge.SidecarPort=4000"));
     }

@@ -45,8 +45,9 @@ pub(crate) async fn walk(tour: &mut Tour, scene: &Scene) -> Result<Far> {
                 let added: Value = serde_json::from_str(&added)?;
                 let token = added["token"]["token"].as_str().context("no token")?;
                 let images = slurm.folder().join("images").display().to_string();
-                let settings =
-                    format!("ContainerRuntime: process\nSharedFS: true\nImagePrefix: {images}\nStatusSeconds: 1\n");
+                let settings = format!(
+                    "ContainerRuntime: process\nSharedFS: true\nImagePrefix: {images}\nStatusSeconds: 1\n"
+                );
                 let flags = |home: &Path| login_flags(home, &settings);
                 let config = slurm.config().display().to_string();
                 let variables = [("SLURM_CONF", config.as_str())];
@@ -73,13 +74,27 @@ pub(crate) async fn walk(tour: &mut Tour, scene: &Scene) -> Result<Far> {
                 let cert = format!("node.KubeletCertFile={}", files.certificate.display());
                 let key = format!("node.KubeletKeyFile={}", files.key.display());
                 let node = [
-                    "node", "--nodename", "hpc", "--site", "hpc", "--kubeconfig", &kubeconfig, "--kubelet-listen",
-                    &listen, "--set", &cert, "--set", &key,
+                    "node",
+                    "--nodename",
+                    "hpc",
+                    "--site",
+                    "hpc",
+                    "--kubeconfig",
+                    &kubeconfig,
+                    "--kubelet-listen",
+                    &listen,
+                    "--set",
+                    &cert,
+                    "--set",
+                    &key,
                 ];
                 let (server, token) = (scene.gateway.api(), product.admin_token().display().to_string());
                 let authority = product.authority().display().to_string();
-                let variables =
-                    [("TARBET_SERVER", &*server), ("TARBET_TOKEN_FILE", &*token), ("TARBET_CA_FILE", &*authority)];
+                let variables = [
+                    ("TARBET_SERVER", &*server),
+                    ("TARBET_TOKEN_FILE", &*token),
+                    ("TARBET_CA_FILE", &*authority),
+                ];
                 let node = product.role("node-hpc", &node, &variables).await?;
                 Ok((node, plane.kubectl().run(&["get", "nodes"]).await?))
             },
@@ -127,7 +142,11 @@ pub(crate) async fn walk(tour: &mut Tour, scene: &Scene) -> Result<Far> {
             kubectl.apply(&pipeline()).await?;
             let done = eventually(SOON, "the pipeline", || async {
                 let run = kubectl.json(&["get", "pipelinerun", "far"]).await?;
-                ensure!(run["status"]["conditions"][0]["status"] == "True", "{}", run["status"]["conditions"]);
+                ensure!(
+                    run["status"]["conditions"][0]["status"] == "True",
+                    "{}",
+                    run["status"]["conditions"]
+                );
                 Ok(run)
             })
             .await?;
@@ -186,9 +205,7 @@ fn pod() -> Value {
 
 fn pipeline() -> Value {
     let (selector, tolerations) = place();
-    let step = |name: &str, script: &str| {
-        json!({"name": name, "image": IMAGE, "imagePullPolicy": "Never", "script": format!("#!/bin/sh\nset -e\n{script}\n")})
-    };
+    let step = |name: &str, script: &str| json!({"name": name, "image": IMAGE, "imagePullPolicy": "Never", "script": format!("#!/bin/sh\nset -e\n{script}\n")});
     let tasks = json!([
         {"name": "measure", "taskSpec": {
             "results": [{"name": "value"}], "steps": [step("measure", "echo -n 42 > $(results.value.path)")],

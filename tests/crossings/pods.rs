@@ -16,9 +16,10 @@ use tokio::net::TcpStream;
 use tokio::process::Command;
 
 const SOON: Duration = Duration::from_mins(2);
-const NODE: &str = "hpc-node";
 
 struct Crossing {
+    /// The node's name: tests run beside each other on one cluster.
+    node: String,
     plane: &'static ControlPlane,
     namespace: String,
     product: Product,
@@ -26,12 +27,13 @@ struct Crossing {
     slurm: Slurm,
     login: Agent,
     _kubelet: Lease,
-    _node: Agent,
+    _process: Agent,
 }
 
 impl Crossing {
     /// A gateway, a login node that dials it, and a node of the cluster that knows only the site's name.
-    async fn new(settings: &[(&str, String)]) -> Result<Self> {
+    async fn new(name: &str, settings: &[(&str, String)]) -> Result<Self> {
+        let node = format!("{name}-{}", std::process::id());
         let plane = &shared_pair().await?.public;
         let namespace = plane.unique_namespace("crossing").await?;
         let slurm = Slurm::start().await?;
@@ -50,12 +52,12 @@ impl Crossing {
         let caller = product.folder().write("node.token", caller.trim())?;
         let kubelet = Lease::block(1)?;
         let files = plane.authority().issue_files(
-            &Subject::loopback(&format!("system:node:{NODE}")),
+            &Subject::loopback(&format!("system:node:{node}")),
             product.folder().path(),
             "kubelet",
         )?;
         let mut words: Vec<String> =
-            ["node", "--nodename", NODE, "--site", "hpc", "--kubelet-listen"].map(str::to_owned).to_vec();
+            ["node", "--nodename", &node, "--site", "hpc", "--kubelet-listen"].map(str::to_owned).to_vec();
         words.push(format!("127.0.0.1:{}", kubelet.port(0)));
         words.extend(["--kubeconfig".to_owned(), plane.kubeconfig().display().to_string()]);
         let own = [
@@ -70,8 +72,18 @@ impl Crossing {
         let authority = product.authority().display().to_string();
         let environment =
             [("TARBET_SERVER", &*server), ("TARBET_TOKEN_FILE", &*caller), ("TARBET_CA_FILE", &*authority)];
-        let node = product.role("node", &words, &environment).await?;
-        Ok(Self { plane, namespace, product, gateway, slurm, login, _kubelet: kubelet, _node: node })
+        let process = product.role("node", &words, &environment).await?;
+        Ok(Self {
+            node,
+            plane,
+            namespace,
+            product,
+            gateway,
+            slurm,
+            login,
+            _kubelet: kubelet,
+            _process: process,
+        })
     }
 
     fn kubectl(&self) -> Kubectl {
@@ -86,7 +98,7 @@ impl Crossing {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": self.namespace},
             "spec": {
-                "nodeSelector": {"kubernetes.io/hostname": NODE},
+                "nodeSelector": {"kubernetes.io/hostname": self.node},
                 "tolerations": [{"key": "virtual-node.interlink/no-schedule", "operator": "Exists"}],
                 "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
                 "automountServiceAccountToken": false,
@@ -145,14 +157,15 @@ fn listening(pid: u32) -> Result<BTreeSet<u16>> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_runs_on_slurm_behind_a_link_with_its_log_commands_and_ports() -> Result<()> {
-    let crossing = Crossing::new(&[]).await?;
+    let crossing = Crossing::new("hpc", &[]).await?;
     ensure!(
         listening(crossing.login.process.pid())? == BTreeSet::from([crossing.login.probes()]),
         "only the probe port may listen at the site"
     );
     let port = Lease::block(1)?;
-    let page = "mkdir -p /tmp/page && echo 'carried across' > /tmp/page/index.html";
-    let serve = format!("exec busybox httpd -f -p 127.0.0.1:{} -h /tmp/page", port.port(0));
+    let folder = crossing.home().join("page").display().to_string();
+    let page = format!("mkdir -p {folder} && echo 'carried across' > {folder}/index.html");
+    let serve = format!("exec busybox httpd -f -p 127.0.0.1:{} -h {folder}", port.port(0));
     crossing.pod("far", &format!("echo I am $(id -u); {page}; {serve}")).await?;
     crossing.phase("far", "Running").await?;
 
@@ -214,7 +227,7 @@ async fn a_site_that_comes_back_is_given_its_account_and_its_pods_again() -> Res
         ("KubernetesApiAddr", "127.0.0.1".to_owned()),
         ("KubernetesApiPort", "6443".to_owned()),
     ];
-    let mut crossing = Crossing::new(&settings).await?;
+    let mut crossing = Crossing::new("back", &settings).await?;
     let stored = crossing.home().join("pods/.kube/config");
     let read = || async {
         let text = fs::read_to_string(&stored)?;
@@ -228,7 +241,7 @@ async fn a_site_that_comes_back_is_given_its_account_and_its_pods_again() -> Res
     crossing.login.process.kill9()?;
     fs::remove_file(&stored)?;
     eventually(SOON, "the node to notice", || async {
-        let node = crossing.kubectl().json(&["get", "node", NODE]).await?;
+        let node = crossing.kubectl().json(&["get", "node", &crossing.node]).await?;
         let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let link = conditions.iter().find(|condition| condition["type"] == "InterlinkConnectivity");
         ensure!(link.is_some_and(|link| link["status"] == "False"), "{conditions:?}");

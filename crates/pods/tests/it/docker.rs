@@ -100,7 +100,8 @@ async fn init_containers_run_in_order_and_share_folders_with_the_others() {
     let state = ended(&*bed.docker, &uid).await;
     assert_eq!(super::pods::words(&state), "one=exit:0 two=exit:0 a=exit:0 b=exit:7");
     assert_eq!(log(&*bed.docker, &uid, "a", json!({})).await, "one\ntwo\npod\n");
-    assert!(log(&*bed.docker, &uid, "b", json!({})).await.ends_with("served\n"));
+    // Docker may swap lines of the two streams.
+    assert!(log(&*bed.docker, &uid, "b", json!({})).await.contains("served\n"));
     let b = &state.containers[1];
     assert!(b.container_id.as_ref().unwrap().starts_with("docker://"));
     assert!(b.image_id.contains("sha256:"));

@@ -1,21 +1,18 @@
 //! Pods through the link: jobs of a Slurm cluster that nobody can reach, as pods of ours.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tarbet_testbed::product::Agent;
-use tarbet_testbed::{Lease, Slurm, Subject, Tekton, eventually, shell_root};
+use tarbet_testbed::{Lease, Slurm, Subject, eventually};
 
 use crate::reach::Scene;
 use crate::steps::{Tour, chapter};
 
 const SOON: Duration = Duration::from_mins(3);
-/// The image that stands for Tekton's own and for steps.
-const IMAGE: &str = "tarbet.dev/tekton:v1.0.0";
 
 /// What the chapter leaves running.
 pub(crate) struct Far {
@@ -29,9 +26,8 @@ pub(crate) async fn walk(tour: &mut Tour, scene: &Scene) -> Result<Far> {
     chapter("Pods through the link: jobs of a Slurm cluster that nobody can reach");
     let (plane, product) = (&scene.plane, &scene.product);
     let slurm = tour
-        .step("A Slurm cluster, with images made from local files", "(the test bed starts it)", async {
+        .step("A Slurm cluster of its own", "(the test bed starts it)", async {
             let slurm = Slurm::start().await?;
-            images(&slurm.folder().join("images")).await?;
             let machines = slurm.run("sinfo", &[]).await?;
             Ok((slurm, machines))
         })
@@ -44,11 +40,8 @@ pub(crate) async fn walk(tour: &mut Tour, scene: &Scene) -> Result<Far> {
                 let added = product.run(&scene.gateway, &["site", "add", "hpc", "-o", "json"]).await?;
                 let added: Value = serde_json::from_str(&added)?;
                 let token = added["token"]["token"].as_str().context("no token")?;
-                let images = slurm.folder().join("images").display().to_string();
-                let settings = format!(
-                    "ContainerRuntime: process\nSharedFS: true\nImagePrefix: {images}\nStatusSeconds: 1\n"
-                );
-                let flags = |home: &Path| login_flags(home, &settings);
+                let settings = "ContainerRuntime: process\nSharedFS: true\nStatusSeconds: 1\n";
+                let flags = |home: &Path| login_flags(home, settings);
                 let config = slurm.config().display().to_string();
                 let variables = [("SLURM_CONF", config.as_str())];
                 let login =
@@ -135,27 +128,6 @@ pub(crate) async fn walk(tour: &mut Tour, scene: &Scene) -> Result<Far> {
         },
     )
     .await?;
-    tour.step(
-        "A Tekton pipeline whose tasks run as jobs of Slurm, with a result passed between them",
-        "kubectl apply -f pipelinerun.yaml",
-        async {
-            kubectl.apply(&pipeline()).await?;
-            let done = eventually(SOON, "the pipeline", || async {
-                let run = kubectl.json(&["get", "pipelinerun", "far"]).await?;
-                ensure!(
-                    run["status"]["conditions"][0]["status"] == "True",
-                    "{}",
-                    run["status"]["conditions"]
-                );
-                Ok(run)
-            })
-            .await?;
-            let tasks = kubectl.run(&["get", "taskruns", "-l", "tekton.dev/pipelineRun=far"]).await?;
-            let said = done["status"]["results"][0]["value"].as_str().unwrap_or_default().to_owned();
-            Ok(((), format!("{tasks}\nresult: {said}")))
-        },
-    )
-    .await?;
     Ok(Far { _node: node, _login: login, _slurm: slurm, _ports: ports })
 }
 
@@ -167,59 +139,17 @@ fn login_flags(home: &Path, settings: &str) -> Vec<String> {
     words.into_iter().chain([config.display().to_string(), "--data-root".to_owned(), root]).collect()
 }
 
-async fn images(folder: &Path) -> Result<()> {
-    let root = folder.join(IMAGE);
-    shell_root(&root).await?;
-    let programs = root.join("ko-app");
-    fs::create_dir_all(&programs)?;
-    for entry in fs::read_dir(Tekton::programs().await?)? {
-        let entry = entry?;
-        fs::copy(entry.path(), programs.join(entry.file_name()))?;
-        // Others run them.
-        fs::set_permissions(programs.join(entry.file_name()), fs::Permissions::from_mode(0o755))?;
-    }
-    Ok(())
-}
-
-fn place() -> (Value, Value) {
-    (
-        json!({"kubernetes.io/hostname": "hpc"}),
-        json!([{"key": "virtual-node.interlink/no-schedule", "operator": "Exists"}]),
-    )
-}
-
 fn pod() -> Value {
-    let (selector, tolerations) = place();
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "far", "namespace": "default"},
         "spec": {
-            "nodeSelector": selector, "tolerations": tolerations,
+            "nodeSelector": {"kubernetes.io/hostname": "hpc"},
+            "tolerations": [{"key": "virtual-node.interlink/no-schedule", "operator": "Exists"}],
             "restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "automountServiceAccountToken": false,
             "containers": [{
                 "name": "main", "image": "none",
                 "command": ["/bin/sh", "-c", "echo a job of $(id -un); while true; do sleep 1; done"],
             }],
-        },
-    })
-}
-
-fn pipeline() -> Value {
-    let (selector, tolerations) = place();
-    let step = |name: &str, script: &str| json!({"name": name, "image": IMAGE, "imagePullPolicy": "Never", "script": format!("#!/bin/sh\nset -e\n{script}\n")});
-    let tasks = json!([
-        {"name": "measure", "taskSpec": {
-            "results": [{"name": "value"}], "steps": [step("measure", "echo -n 42 > $(results.value.path)")],
-        }},
-        {"name": "report", "params": [{"name": "value", "value": "$(tasks.measure.results.value)"}], "taskSpec": {
-            "params": [{"name": "value"}], "results": [{"name": "text"}],
-            "steps": [step("report", "echo -n \"measured $(params.value) on Slurm\" > $(results.text.path)")],
-        }},
-    ]);
-    json!({
-        "apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "metadata": {"name": "far", "namespace": "default"},
-        "spec": {
-            "taskRunTemplate": {"podTemplate": {"nodeSelector": selector, "tolerations": tolerations}},
-            "pipelineSpec": {"tasks": tasks, "results": [{"name": "text", "value": "$(tasks.report.results.text)"}]},
         },
     })
 }

@@ -117,7 +117,7 @@ mod tests {
             next(&plan, |slot| match slot {
                 Slot::Pause => State::Running,
                 slot if *slot == side => side_state,
-                _ => main_state,
+                Slot::Container(_) => main_state,
             })
         };
         assert_eq!(seen(State::Absent, State::Absent), [Action::Run(side.clone())]);

@@ -12,7 +12,6 @@ mod cpu;
 mod figure;
 mod jobs;
 mod load;
-mod mesh;
 mod page;
 mod peers;
 mod plot;
@@ -27,13 +26,12 @@ use anyhow::{Context, Result, bail};
 use figure::{Part, Section};
 
 /// What is measured, in the order of the page.
-const PARTS: [&str; 5] = ["reach", "jobs", "pods", "mesh", "store"];
+const PARTS: [&str; 4] = ["reach", "jobs", "pods", "store"];
 
 async fn measure(part: &str, bench: &Bench) -> Result<Vec<Section>> {
     match part {
         "reach" => reach::measure(bench).await,
         "jobs" => jobs::measure(bench).await,
-        "mesh" => Box::pin(mesh::measure(bench)).await,
         "pods" => pods::measure(bench).await,
         "store" => store::measure(bench).await,
         other => bail!("there is no part `{other}`; there are {}", PARTS.join(", ")),

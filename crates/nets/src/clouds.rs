@@ -5,6 +5,7 @@
 //! [`rest`] is how all of them talk, [`pace`] how long they wait, [`auth`] how they say who they are.
 
 pub mod auth;
+pub mod aws;
 pub mod azure;
 pub mod gcp;
 pub mod pace;

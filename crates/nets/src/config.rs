@@ -103,6 +103,8 @@ pub struct CloudConfig {
     pub orchestrator: ListenConfig,
     /// The local cloud.
     pub local: crate::local::LocalConfig,
+    /// AWS.
+    pub aws: crate::clouds::aws::AwsConfig,
     /// Azure.
     pub azure: crate::clouds::azure::AzureConfig,
     /// Google Cloud.
@@ -114,6 +116,7 @@ impl Default for CloudConfig {
         Self {
             orchestrator: ListenConfig { host: "127.0.0.1".into(), port: 8081 },
             local: crate::local::LocalConfig::default(),
+            aws: crate::clouds::aws::AwsConfig::default(),
             azure: crate::clouds::azure::AzureConfig::default(),
             gcp: crate::clouds::GcpConfig::default(),
         }

@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod it {
+    mod aws;
     mod azure;
     mod bed;
     mod crash;

@@ -30,12 +30,18 @@ pub struct Pair {
     pub azure: bool,
 }
 
+/// Why AWS is connected to none.
+pub const AWS_ALONE: &str = "aws tells its gateway's addresses only once it knows the other end's";
+
 /// The table of pairs. A name that is none of the public clouds is a cloud of our own kind.
 pub fn pair(a: &str, b: &str) -> Result<Pair, ConnectError> {
     if a == b {
         return Err(ConnectError::Same(a.into()));
     }
     let is = |name: &str| a == name || b == name;
+    if is("aws") {
+        return Err(ConnectError::Pair(a.into(), b.into(), AWS_ALONE));
+    }
     match (is("azure"), is("gcp"), is("ibm")) {
         (true, _, true) => Ok(Pair { tunnels: 2, bgp: false, azure: true }),
         (_, _, true) => {
@@ -239,6 +245,7 @@ mod tests {
 
     #[test]
     fn the_table_of_pairs() {
+        assert!(pair("aws", "azure").is_err() && pair("local", "aws").is_err());
         assert_eq!(pair("azure", "gcp").unwrap(), Pair { tunnels: 2, bgp: true, azure: true });
         assert_eq!(pair("ibm", "azure").unwrap(), Pair { tunnels: 2, bgp: false, azure: true });
         assert_eq!(pair("east", "west").unwrap(), Pair { tunnels: 2, bgp: true, azure: false });

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use tarbet_nets::cloud::{Cloud, Guarded};
+use tarbet_nets::clouds::aws;
 use tarbet_nets::clouds::azure::{Azure, Environment};
 use tarbet_nets::clouds::gcp::{Gcp, default_credentials};
 use tarbet_nets::clouds::pace::System;
@@ -26,6 +27,9 @@ pub const EXAMPLES: &str = "Examples:
   sudo tarbet cloud local --name east --listen 127.0.0.1:8097 --orchestrator 127.0.0.1:8081
   sudo tarbet cloud local --remove                   takes away all it ever made";
 
+const AWS_EXAMPLES: &str = "Examples:
+  AWS_REGION=us-east-1 AWS_PROFILE=work tarbet cloud aws
+  AWS_REGION=us-east-1 AWS_ACCESS_KEY_ID=… AWS_SECRET_ACCESS_KEY=… tarbet cloud aws --listen 127.0.0.1:8088";
 const AZURE_EXAMPLES: &str = "Examples:
   az login && tarbet cloud azure
   AZURE_TENANT_ID=… AZURE_CLIENT_ID=… AZURE_CLIENT_SECRET=… tarbet cloud azure --listen 127.0.0.1:8083";
@@ -47,6 +51,9 @@ pub enum CloudCommand {
     /// Google Cloud, through Compute Engine; with a key file, a login of gcloud or the machine's own account
     #[command(after_help = GCP_EXAMPLES)]
     Gcp(PublicArgs),
+    /// AWS, through EC2; with the keys of the environment or of `aws configure`
+    #[command(after_help = AWS_EXAMPLES)]
+    Aws(PublicArgs),
 }
 
 #[derive(Debug, Args)]
@@ -90,6 +97,11 @@ pub fn run(config: Config, command: CloudCommand, format: Format) -> Result<(), 
             let settings = default_credentials(settings.gcp.clone(), |name| std::env::var(name).ok());
             let gcp = Gcp::new("gcp", &settings, controller)?;
             Ok(Arc::new(Guarded::new(settings.policy, gcp)))
+        }),
+        CloudCommand::Aws(args) => public(&config, &args, "aws", 8088, |settings, controller| {
+            let environment = aws::Environment::read(|name| std::env::var(name).ok());
+            let cloud = aws::Aws::open("aws", &settings.aws, environment, controller, System::shared())?;
+            Ok(Arc::new(Guarded::new(settings.aws.policy.clone(), cloud)))
         }),
     }
 }

@@ -1,0 +1,195 @@
+//! AWS as a cloud.
+
+use std::net::Ipv4Addr;
+
+use async_trait::async_trait;
+use ipnet::IpNet;
+
+use super::api::{filter, tag};
+use super::machine::{self, Machine};
+use super::network::{space, text};
+use super::{Aws, rules};
+use crate::cloud::{Cloud, Held, Need, NewConnections, NewGateway, NewResource, needs};
+use crate::error::Error;
+use crate::model::{Created, Deployment, Flags, Mapping, Rule};
+use crate::plan::connect::{ConnectError, Gateway};
+use crate::plan::rule;
+use crate::plan::target::{Map, Owner};
+
+impl Aws {
+    /// Makes what the rules need beside the permission.
+    async fn provide(&self, namespace: &str, machine: &Machine, rules: &[Rule]) -> Result<(), Error> {
+        let targets = rules.iter().map(rule::targets).collect::<Result<Vec<_>, _>>()?.concat();
+        if targets.is_empty() {
+            return Ok(());
+        }
+        let vpc = self.vpc(&machine.region, namespace).await?.unwrap_or_default();
+        let unknown = || Error::Internal(format!("the network of {} is not known", machine.ip));
+        let own = space(&vpc).ok_or_else(unknown)?;
+        if targets.iter().all(|target| own.contains(target)) {
+            return Ok(());
+        }
+        let owner =
+            Owner { cloud: self.name.clone(), namespace: namespace.into(), deployment: None, space: own };
+        let map = Map::new(&self.controller.used_spaces().await?);
+        let needed = needs(rules, &owner, &map)?;
+        for need in &needed {
+            match need {
+                Need::Public => {
+                    return Err(Error::Unsupported(
+                        "machines in AWS do not get a way to public addresses yet".into(),
+                    ));
+                }
+                Need::Vpn(other) => return Err(no_vpn(&self.name, &other.cloud)),
+                Need::Peering(_) => {}
+            }
+        }
+        for need in needed {
+            if let Need::Peering(other) = need {
+                self.peer(&machine.region, &vpc, &other).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn no_vpn(own: &str, other: &str) -> Error {
+    ConnectError::Pair(own.into(), other.into(), crate::plan::connect::AWS_ALONE).into()
+}
+
+#[async_trait]
+impl Cloud for Aws {
+    async fn used_spaces(&self, deployments: &[Deployment]) -> Result<Vec<Mapping>, Error> {
+        let mut mappings = Vec::new();
+        for deployment in deployments {
+            let mut spaces = Vec::new();
+            for region in &self.config.regions {
+                let filters = [filter("tag:Namespace", &[&deployment.namespace])];
+                spaces.extend(
+                    self.find(region, "DescribeVpcs", "vpcSet", &filters).await?.iter().filter_map(space),
+                );
+            }
+            if !spaces.is_empty() {
+                mappings.push(Mapping {
+                    spaces,
+                    cloud: self.name.clone(),
+                    namespace: deployment.namespace.clone(),
+                    deployment: Some(deployment.id.clone()),
+                });
+            }
+        }
+        Ok(mappings)
+    }
+
+    async fn used_asns(&self, _: &[Deployment]) -> Result<Vec<u32>, Error> {
+        Ok(Vec::new())
+    }
+
+    async fn used_bgp_addresses(&self, _: &[Deployment]) -> Result<Vec<Ipv4Addr>, Error> {
+        Ok(Vec::new())
+    }
+
+    async fn create_resource(&self, new: NewResource) -> Result<Created, Error> {
+        rule::name(&new.name).map_err(|message| Error::invalid("name", message))?;
+        let (region, fields) = machine::describe(&new.description)?;
+        if !self.config.regions.contains(&region) {
+            let message =
+                format!("{region} is none of the plugin's regions: {}", self.config.regions.join(", "));
+            return Err(Error::invalid("description.Region", message));
+        }
+        self.make_machine(&new.deployment.namespace, &new.name, &region, fields).await
+    }
+
+    async fn permit_list(&self, namespace: &str, uri: &str) -> Result<Vec<Rule>, Error> {
+        let machine = self.machine(namespace, uri).await?;
+        self.kept(namespace, &machine.group).await
+    }
+
+    async fn add_rules(&self, namespace: &str, uri: &str, rules: Vec<Rule>) -> Result<(), Error> {
+        rules::check(&rules)?;
+        let machine = self.machine(namespace, uri).await?;
+        self.provide(namespace, &machine, &rules).await?;
+        let _turn = self.turns.turn(&machine.group).await;
+        let mut kept = self.kept(namespace, &machine.group).await?;
+        let before = kept.clone();
+        kept.retain(|known| !rules.iter().any(|rule| rule.name == known.name));
+        kept.extend(rules);
+        kept.sort_by(|a, b| a.name.cmp(&b.name));
+        if kept != before {
+            self.keep(namespace, &machine.group, &kept).await?;
+        }
+        self.reconcile(&machine.region, namespace, &machine.group).await
+    }
+
+    async fn delete_rules(&self, namespace: &str, uri: &str, gone: Vec<String>) -> Result<(), Error> {
+        let machine = self.machine(namespace, uri).await?;
+        {
+            let _turn = self.turns.turn(&machine.group).await;
+            let mut kept = self.kept(namespace, &machine.group).await?;
+            let before = kept.len();
+            kept.retain(|known| !gone.contains(&known.name));
+            if kept.len() != before {
+                self.keep(namespace, &machine.group, &kept).await?;
+            }
+            self.reconcile(&machine.region, namespace, &machine.group).await?;
+        }
+        self.prune(&machine.region, &machine.vpc).await
+    }
+
+    async fn create_gateway(&self, new: NewGateway) -> Result<Gateway, Error> {
+        Err(no_vpn(&self.name, &new.cloud))
+    }
+
+    async fn create_connections(&self, new: NewConnections) -> Result<(), Error> {
+        Err(no_vpn(&self.name, &new.cloud))
+    }
+
+    async fn network_spaces(&self, deployment: &Deployment, wanted: IpNet) -> Result<Vec<IpNet>, Error> {
+        let used = self.used_spaces(std::slice::from_ref(deployment)).await?;
+        Ok(used.into_iter().flat_map(|mapping| mapping.spaces).filter(|own| own.contains(&wanted)).collect())
+    }
+
+    async fn set_flags(&self, _: Flags) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn list_resources(&self, namespace: &str) -> Result<Vec<Held>, Error> {
+        let mut held = Vec::new();
+        for region in &self.config.regions {
+            let which = if namespace.is_empty() {
+                filter("tag-key", &["Namespace"])
+            } else {
+                filter("tag:Namespace", &[namespace])
+            };
+            for machine in self.instances(region, &[which]).await? {
+                held.push(Held {
+                    namespace: tag(&machine, "Namespace").unwrap_or_default().into(),
+                    name: tag(&machine, "Name").unwrap_or_default().into(),
+                    uri: Self::uri(region, &machine),
+                    ip: text(&machine, "privateIpAddress").into(),
+                    network: text(&machine, "vpcId").into(),
+                });
+            }
+        }
+        Ok(held)
+    }
+
+    async fn delete_resource(&self, namespace: &str, uri: &str) -> Result<(), Error> {
+        self.remove_machine(namespace, uri).await
+    }
+
+    async fn drift(&self, namespace: &str, repair: bool) -> Result<Vec<String>, Error> {
+        let mut found = Vec::new();
+        for held in self.list_resources(namespace).await? {
+            let machine = self.machine(&held.namespace, &held.uri).await?;
+            let differs = self.compare(&machine, &held.namespace).await?;
+            if differs > 0 {
+                found.push(format!("{differs} permissions of {} differ from its rules", held.name));
+                if repair {
+                    self.reconcile(&machine.region, &held.namespace, &machine.group).await?;
+                }
+            }
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,254 @@
+//! Networks: one VPC with one subnet for each namespace and region, peered where rules need it.
+
+use ipnet::IpNet;
+use serde_json::{Value, json};
+
+use super::Aws;
+use super::api::{filter, tag, tags};
+use super::rules;
+use crate::error::Error;
+use crate::plan::target::Owner;
+
+/// Names of a namespace's objects in a region.
+pub(super) fn vpc_name(namespace: &str, region: &str) -> String {
+    format!("para-{namespace}-{region}-vpc")
+}
+
+fn subnet_name(namespace: &str, region: &str) -> String {
+    format!("para-{namespace}-{region}-subnet")
+}
+
+/// The security group of a machine.
+pub(super) fn group_name(namespace: &str, machine: &str) -> String {
+    format!("para-{namespace}-{machine}-sg")
+}
+
+/// A field of text.
+pub(super) fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object[field].as_str().unwrap_or_default()
+}
+
+/// The space of a network.
+pub(super) fn space(vpc: &Value) -> Option<IpNet> {
+    text(vpc, "cidrBlock").parse().ok()
+}
+
+impl Aws {
+    /// One at a time changes the networks of a namespace.
+    pub(super) async fn shape(&self, namespace: &str) -> tokio::sync::OwnedMutexGuard<()> {
+        self.turns.turn(&format!("networks {namespace}")).await
+    }
+
+    /// The network of a namespace in a region.
+    pub(super) async fn vpc(&self, region: &str, namespace: &str) -> Result<Option<Value>, Error> {
+        let filters =
+            [filter("tag:Namespace", &[namespace]), filter("tag:Name", &[&vpc_name(namespace, region)])];
+        Ok(self.find(region, "DescribeVpcs", "vpcSet", &filters).await?.into_iter().next())
+    }
+
+    /// The network and subnet of a region, made if there are none.
+    pub(super) async fn network_for(&self, region: &str, namespace: &str) -> Result<(Value, String), Error> {
+        let vpc = if let Some(vpc) = self.vpc(region, namespace).await? {
+            vpc
+        } else {
+            let found = self.controller.find_spaces(&[0]).await?;
+            let space = found.into_iter().find(|space| space.addr().is_ipv4());
+            let space = space
+                .ok_or_else(|| Error::Unsupported("AWS's networks need an IPv4 address space".into()))?;
+            let parameters = json!({
+                "CidrBlock": space, "TagSpecification": tags("vpc", namespace, &vpc_name(namespace, region)),
+            });
+            self.call(region, "CreateVpc", &parameters).await?["vpc"].take()
+        };
+        let id = text(&vpc, "vpcId").to_owned();
+        let mut wait = self.wait();
+        while text(&vpc, "state") == "pending" {
+            self.pause(&mut wait, "CreateVpc").await?;
+            match self.vpc(region, namespace).await? {
+                Some(now) if text(&now, "state") == "pending" => {}
+                _ => break,
+            }
+        }
+        let filters = [filter("vpc-id", &[&id]), filter("tag:Name", &[&subnet_name(namespace, region)])];
+        let subnets = self.find(region, "DescribeSubnets", "subnetSet", &filters).await?;
+        let subnet = if let Some(subnet) = subnets.into_iter().next() {
+            subnet
+        } else {
+            let parameters = json!({
+                "VpcId": id,
+                "CidrBlock": text(&vpc, "cidrBlock"),
+                "TagSpecification": tags("subnet", namespace, &subnet_name(namespace, region)),
+            });
+            self.call(region, "CreateSubnet", &parameters).await?["subnet"].take()
+        };
+        Ok((vpc, text(&subnet, "subnetId").to_owned()))
+    }
+
+    /// Peerings of a network that are made or on the way.
+    pub(super) async fn peerings(&self, region: &str, vpc: &str) -> Result<Vec<Value>, Error> {
+        let mut found = Vec::new();
+        for side in ["requester-vpc-info.vpc-id", "accepter-vpc-info.vpc-id"] {
+            let filters = [
+                filter(side, &[vpc]),
+                filter(
+                    "status-code",
+                    &["initiating-request", "pending-acceptance", "provisioning", "active"],
+                ),
+            ];
+            found.extend(
+                self.find(region, "DescribeVpcPeeringConnections", "vpcPeeringConnectionSet", &filters)
+                    .await?,
+            );
+        }
+        Ok(found)
+    }
+
+    /// Peers a network with one that somebody's targets are in, and routes both ways.
+    pub(super) async fn peer(&self, region: &str, vpc: &Value, other: &Owner) -> Result<(), Error> {
+        let _turn = self.turns.turn("peerings").await;
+        let mut peer = None;
+        for there in &self.config.regions {
+            if let Some(found) = self.vpc(there, &other.namespace).await?
+                && space(&found) == Some(other.space)
+            {
+                peer = Some((there.clone(), found));
+                break;
+            }
+        }
+        let Some((there, peer)) = peer else {
+            return Err(Error::Internal(format!("{} is reported as ours and is not", other.space)));
+        };
+        let (own_id, peer_id) = (text(vpc, "vpcId"), text(&peer, "vpcId"));
+        let known = self.peerings(region, own_id).await?.into_iter().find(|found| {
+            [&found["requesterVpcInfo"], &found["accepterVpcInfo"]]
+                .iter()
+                .any(|end| text(end, "vpcId") == peer_id)
+        });
+        let made = if let Some(known) = known {
+            known
+        } else {
+            let name = format!(
+                "{}-to-{}",
+                tag(vpc, "Name").unwrap_or_default(),
+                tag(&peer, "Name").unwrap_or_default()
+            );
+            let parameters = json!({
+                "VpcId": own_id,
+                "PeerVpcId": peer_id,
+                "PeerRegion": there,
+                "TagSpecification": tags("vpc-peering-connection", tag(vpc, "Namespace").unwrap_or_default(), &name),
+            });
+            self.call(region, "CreateVpcPeeringConnection", &parameters).await?["vpcPeeringConnection"].take()
+        };
+        let id = text(&made, "vpcPeeringConnectionId").to_owned();
+        if text(&made["status"], "code") != "active" {
+            let accepter = text(&made["accepterVpcInfo"], "region");
+            let accepter = if accepter.is_empty() { there.as_str() } else { accepter };
+            self.call(accepter, "AcceptVpcPeeringConnection", &json!({ "VpcPeeringConnectionId": id }))
+                .await?;
+        }
+        self.route(region, own_id, text(&peer, "cidrBlock"), &id).await?;
+        self.route(&there, peer_id, text(vpc, "cidrBlock"), &id).await
+    }
+
+    async fn main_table(&self, region: &str, vpc: &str) -> Result<Value, Error> {
+        let filters = [filter("vpc-id", &[vpc]), filter("association.main", &["true"])];
+        let tables = self.find(region, "DescribeRouteTables", "routeTableSet", &filters).await?;
+        Ok(tables.into_iter().next().unwrap_or_default())
+    }
+
+    async fn route(&self, region: &str, vpc: &str, to: &str, peering: &str) -> Result<(), Error> {
+        let table = self.main_table(region, vpc).await?;
+        let routes = table["routeSet"].as_array().cloned().unwrap_or_default();
+        let known = routes.iter().find(|route| text(route, "destinationCidrBlock") == to);
+        let action = match known {
+            Some(route) if text(route, "vpcPeeringConnectionId") == peering => return Ok(()),
+            Some(_) => "ReplaceRoute",
+            None => "CreateRoute",
+        };
+        let parameters = json!({
+            "RouteTableId": text(&table, "routeTableId"), "DestinationCidrBlock": to, "VpcPeeringConnectionId": peering,
+        });
+        self.call(region, action, &parameters).await.map(drop)
+    }
+
+    async fn unroute(&self, region: &str, vpc: &str, to: &str) -> Result<(), Error> {
+        let table = self.main_table(region, vpc).await?;
+        let parameters = json!({ "RouteTableId": text(&table, "routeTableId"), "DestinationCidrBlock": to });
+        let gone = ["InvalidRoute.NotFound", "InvalidRouteTableID.NotFound", "InvalidParameterValue"];
+        self.try_call(region, "DeleteRoute", &parameters, &gone).await.map(drop)
+    }
+
+    /// Takes a peering away, with its routes.
+    async fn unpeer(&self, region: &str, peering: &Value) -> Result<(), Error> {
+        let (asks, takes) = (&peering["requesterVpcInfo"], &peering["accepterVpcInfo"]);
+        for (own, other) in [(asks, takes), (takes, asks)] {
+            let at = text(own, "region");
+            let at = if at.is_empty() { region } else { at };
+            self.unroute(at, text(own, "vpcId"), text(other, "cidrBlock")).await?;
+        }
+        // The peering goes last: while it is there, it leads to its routes.
+        let parameters = json!({ "VpcPeeringConnectionId": text(peering, "vpcPeeringConnectionId") });
+        let gone = ["InvalidVpcPeeringConnectionID.NotFound", "InvalidStateTransition"];
+        self.try_call(region, "DeleteVpcPeeringConnection", &parameters, &gone).await.map(drop)
+    }
+
+    /// Takes away peerings that no permission needs any more.
+    pub(super) async fn prune(&self, region: &str, vpc: &str) -> Result<(), Error> {
+        let _turn = self.turns.turn("peerings").await;
+        for peering in self.peerings(region, vpc).await? {
+            let mut needed = false;
+            let (asks, takes) = (&peering["requesterVpcInfo"], &peering["accepterVpcInfo"]);
+            for (own, other) in [(asks, takes), (takes, asks)] {
+                let at = text(own, "region");
+                let at = if at.is_empty() { region } else { at };
+                let Ok(far) = text(other, "cidrBlock").parse::<IpNet>() else { continue };
+                let filters = [filter("vpc-id", &[text(own, "vpcId")])];
+                let groups = self.find(at, "DescribeSecurityGroups", "securityGroupInfo", &filters).await?;
+                needed |= groups
+                    .iter()
+                    .filter(|group| tag(group, "Namespace").is_some())
+                    .flat_map(rules::read)
+                    .any(|permission| far.contains(&permission.target) || permission.target.contains(&far));
+            }
+            if !needed {
+                self.unpeer(region, &peering).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes groups of machines that are gone, and the network when nothing is in it any more.
+    pub(super) async fn tidy(&self, region: &str, namespace: &str) -> Result<(), Error> {
+        let _turn = self.shape(namespace).await;
+        let Some(vpc) = self.vpc(region, namespace).await? else { return Ok(()) };
+        let id = text(&vpc, "vpcId");
+        let live = self.instances(region, &[filter("vpc-id", &[id])]).await?;
+        let filters = [filter("vpc-id", &[id]), filter("tag:Namespace", &[namespace])];
+        for group in self.find(region, "DescribeSecurityGroups", "securityGroupInfo", &filters).await? {
+            let used = live.iter().any(|machine| {
+                tag(machine, "Name")
+                    .is_some_and(|name| group_name(namespace, name) == text(&group, "groupName"))
+            });
+            if !used {
+                let group = text(&group, "groupId");
+                let gone = ["InvalidGroup.NotFound", "InvalidGroupId.NotFound"];
+                self.try_call(region, "DeleteSecurityGroup", &json!({ "GroupId": group }), &gone).await?;
+                self.forget(namespace, group).await?;
+            }
+        }
+        if !live.is_empty() {
+            return Ok(());
+        }
+        for peering in self.peerings(region, id).await? {
+            self.unpeer(region, &peering).await?;
+        }
+        for subnet in self.find(region, "DescribeSubnets", "subnetSet", &[filter("vpc-id", &[id])]).await? {
+            let parameters = json!({ "SubnetId": text(&subnet, "subnetId") });
+            self.try_call(region, "DeleteSubnet", &parameters, &["InvalidSubnetID.NotFound"]).await?;
+        }
+        self.try_call(region, "DeleteVpc", &json!({ "VpcId": id }), &["InvalidVpcID.NotFound"])
+            .await
+            .map(drop)
+    }
+}

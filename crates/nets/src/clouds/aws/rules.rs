@@ -1,0 +1,190 @@
+//! Permit lists as the permissions of a security group.
+//!
+//! A group holds each permission once, whoever wants it, and has no room for names. So the rules are kept
+//! with the orchestrator, and the group is brought in line with all of them together.
+
+use std::collections::BTreeSet;
+
+use ipnet::IpNet;
+use serde_json::{Value, json};
+
+use crate::error::Error;
+use crate::model::{ANY, Direction, Rule};
+use crate::plan::rule::{self, Mistake};
+
+/// One permission of a group.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Permission {
+    pub(super) direction: Direction,
+    /// As EC2 spells it: a word, a number, or `-1` for all.
+    pub(super) protocol: String,
+    /// First and last port, where the protocol has ports.
+    pub(super) ports: Option<(i64, i64)>,
+    pub(super) target: IpNet,
+}
+
+/// Every reason EC2 would have to refuse these rules, or to let more pass than they say.
+pub(super) fn check(rules: &[Rule]) -> Result<(), Error> {
+    let mut mistakes = rule::check(rules).err().unwrap_or_default();
+    for (index, rule) in rules.iter().enumerate() {
+        let mut wrong = |field: &str, message: &str| {
+            mistakes.push(Mistake { field: format!("rules[{index}].{field}"), message: message.into() });
+        };
+        if rule.src_port > 0 || (rule.src_port == 0 && rule::has_ports(rule.protocol)) {
+            wrong("src_port", "AWS does not filter by source port; use -1");
+        }
+        let filtered = matches!(rule.protocol, 6 | 17);
+        if !filtered && rule::has_ports(rule.protocol) && rule.dst_port != ANY {
+            wrong("dst_port", "AWS filters ports of TCP and UDP only; name one of them, or use -1");
+        }
+    }
+    if mistakes.is_empty() { Ok(()) } else { Err(Error::Invalid(mistakes)) }
+}
+
+/// What a rule permits.
+pub(super) fn compile(rule: &Rule) -> Result<BTreeSet<Permission>, Error> {
+    let protocol = match rule.protocol {
+        6 => "tcp".to_owned(),
+        17 => "udp".to_owned(),
+        1 => "icmp".to_owned(),
+        other => other.to_string(),
+    };
+    let ports = match (rule.protocol, rule.dst_port) {
+        (6 | 17, ANY) => Some((0, 65535)),
+        (6 | 17, port) => Some((i64::from(port), i64::from(port))),
+        // All types of ICMP, and all of its codes.
+        (1, _) => Some((-1, -1)),
+        _ => None,
+    };
+    let targets = rule::targets(rule)?.into_iter().filter(|target| target.addr().is_ipv4());
+    Ok(targets
+        .map(|target| Permission { direction: rule.direction, protocol: protocol.clone(), ports, target })
+        .collect())
+}
+
+impl Permission {
+    /// As a parameter of a call.
+    pub(super) fn parameter(&self) -> Value {
+        let mut value = json!({ "IpProtocol": self.protocol, "IpRanges": [{ "CidrIp": self.target }] });
+        if let Some((first, last)) = self.ports {
+            value["FromPort"] = json!(first);
+            value["ToPort"] = json!(last);
+        }
+        value
+    }
+}
+
+/// The permissions that a group has.
+pub(super) fn read(group: &Value) -> BTreeSet<Permission> {
+    let mut found = BTreeSet::new();
+    for (field, direction) in
+        [("ipPermissions", Direction::Inbound), ("ipPermissionsEgress", Direction::Outbound)]
+    {
+        for permission in group[field].as_array().into_iter().flatten() {
+            let protocol = permission["ipProtocol"].as_str().unwrap_or_default();
+            let port = |field: &str| permission[field].as_str().and_then(|text| text.parse::<i64>().ok());
+            let has_ports = matches!(protocol, "tcp" | "udp" | "icmp");
+            let ports = port("fromPort").zip(port("toPort")).filter(|_| has_ports);
+            for range in permission["ipRanges"].as_array().into_iter().flatten() {
+                if let Some(target) = range["cidrIp"].as_str().and_then(|text| text.parse().ok()) {
+                    found.insert(Permission { direction, protocol: protocol.into(), ports, target });
+                }
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::verdict::{self, Packet};
+    use proptest::prelude::*;
+    use std::net::IpAddr;
+
+    #[test]
+    fn what_a_group_cannot_say_is_refused() {
+        let good = Rule {
+            name: "r".into(),
+            protocol: 6,
+            src_port: ANY,
+            dst_port: 80,
+            tags: vec!["t".into()],
+            ..Rule::default()
+        };
+        let field = |rule: Rule| match check(&[rule]) {
+            Err(Error::Invalid(mistakes)) => mistakes[0].field.clone(),
+            _ => String::new(),
+        };
+        assert_eq!(field(good.clone()), "");
+        assert_eq!(field(Rule { src_port: 22, ..good.clone() }), "rules[0].src_port");
+        assert_eq!(field(Rule { protocol: ANY, ..good.clone() }), "rules[0].dst_port");
+        assert_eq!(field(Rule { protocol: 132, ..good }), "rules[0].dst_port");
+    }
+
+    /// EC2's reading: any permission that matches lets pass, everything else is denied.
+    fn aws_allows(group: &BTreeSet<Permission>, direction: Direction, peer: IpAddr, packet: &Packet) -> bool {
+        let number = packet.protocol.to_string();
+        let word = match packet.protocol {
+            6 => "tcp",
+            17 => "udp",
+            1 => "icmp",
+            _ => &number,
+        };
+        group.iter().any(|permission| {
+            let ports = match (permission.protocol.as_str(), permission.ports) {
+                ("tcp" | "udp", Some((first, last))) => {
+                    (first..=last).contains(&i64::from(packet.destination_port))
+                }
+                _ => true,
+            };
+            permission.direction == direction
+                && (permission.protocol == "-1" || permission.protocol == word)
+                && ports
+                && permission.target.contains(&peer)
+        })
+    }
+
+    fn rules() -> impl Strategy<Value = Vec<Rule>> {
+        let target = ("10\\.[0-2]\\.0\\.[0-7]", prop::sample::select(vec![8_u8, 16, 29, 32]));
+        let one = (
+            prop::collection::vec(target, 0..4),
+            any::<bool>(),
+            prop::sample::select(vec![ANY, 0, 22, 80]),
+            prop::sample::select(vec![ANY, 1, 6, 17, 50]),
+        );
+        let one = one.prop_map(|(targets, inbound, port, protocol)| Rule {
+            name: "r".into(),
+            targets: targets.into_iter().map(|(address, length)| format!("{address}/{length}")).collect(),
+            direction: if inbound { Direction::Inbound } else { Direction::Outbound },
+            src_port: ANY,
+            dst_port: if matches!(protocol, 6 | 17) { port } else { ANY },
+            protocol,
+            tags: vec!["t".into()],
+        });
+        prop::collection::vec(one, 0..10)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        /// 200 sets of rules with 500 packets each.
+        #[test]
+        fn aws_and_the_reference_agree(
+            rules in rules(),
+            packets in prop::collection::vec((0_u8..3, 0_u8..8, any::<bool>(),
+                prop::sample::select(vec![1_u8, 6, 17, 50, 47]), prop::sample::select(vec![0_u16, 22, 80, 9999])), 500),
+        ) {
+            let group: BTreeSet<Permission> = rules.iter().flat_map(|rule| compile(rule).unwrap()).collect();
+            let own: IpAddr = "10.9.0.4".parse().unwrap();
+            for (net, host, inbound, protocol, destination_port) in packets {
+                let peer: IpAddr = format!("10.{net}.0.{host}").parse().unwrap();
+                let (source, destination) = if inbound { (peer, own) } else { (own, peer) };
+                let packet = Packet { source, destination, protocol, source_port: 4000, destination_port };
+                let direction = if inbound { Direction::Inbound } else { Direction::Outbound };
+                let expected = rules.iter().any(|rule| rule.direction == direction && verdict::matches(rule, peer, &packet));
+                prop_assert_eq!(aws_allows(&group, direction, peer, &packet), expected, "{:?}", packet);
+            }
+        }
+    }
+}

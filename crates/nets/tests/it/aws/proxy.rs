@@ -1,0 +1,95 @@
+//! Between the plugin and moto: sees every call, and loses answers when told to.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, StatusCode};
+use tokio::sync::Notify;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+#[derive(Default)]
+struct Seen {
+    actions: Vec<String>,
+    /// Bodies of changes whose answers were lost already; nothing if none are to be lost.
+    lost: Option<BTreeSet<String>>,
+}
+
+#[derive(Clone)]
+struct Shared {
+    to: String,
+    http: reqwest::Client,
+    seen: Arc<Mutex<Seen>>,
+    cut: Arc<Notify>,
+}
+
+pub(super) struct Proxy {
+    pub(super) url: String,
+    shared: Shared,
+    _stop: DropGuard,
+}
+
+impl Proxy {
+    pub(super) async fn start(to: String) -> Self {
+        let shared = Shared { to, http: reqwest::Client::new(), seen: Arc::default(), cut: Arc::default() };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let stop = CancellationToken::new();
+        let router = Router::new().fallback(pass).with_state(shared.clone());
+        let serving = axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
+        tokio::spawn(async move { serving.await });
+        Self { url, shared, _stop: stop.drop_guard() }
+    }
+
+    /// From now on the first answer to each change is lost.
+    pub(super) fn cut_each_change(&self) {
+        self.shared.seen.lock().unwrap().lost = Some(BTreeSet::new());
+    }
+
+    /// Returns when an answer was lost.
+    pub(super) async fn cut(&self) {
+        self.shared.cut.notified().await;
+    }
+
+    /// Begins to note calls anew.
+    pub(super) fn begin(&self) {
+        self.shared.seen.lock().unwrap().actions.clear();
+    }
+
+    pub(super) fn actions(&self) -> Vec<String> {
+        self.shared.seen.lock().unwrap().actions.clone()
+    }
+
+    pub(super) fn changes(&self) -> Vec<String> {
+        self.actions().into_iter().filter(|action| !action.starts_with("Describe")).collect()
+    }
+}
+
+async fn pass(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) -> Response {
+    let text = String::from_utf8_lossy(&body).into_owned();
+    let action = url::form_urlencoded::parse(text.as_bytes()).find(|(key, _)| key == "Action");
+    let action = action.map(|(_, value)| value.into_owned()).unwrap_or_default();
+    let mut request = shared.http.post(&shared.to).body(body);
+    for name in ["authorization", "content-type", "x-amz-date", "x-amz-security-token"] {
+        if let Some(value) = headers.get(name) {
+            request = request.header(name, value);
+        }
+    }
+    let answer = request.send().await.unwrap();
+    let status = StatusCode::from_u16(answer.status().as_u16()).unwrap();
+    let answer = answer.text().await.unwrap();
+    let lost = {
+        let mut seen = shared.seen.lock().unwrap();
+        let changes = !action.starts_with("Describe");
+        seen.actions.push(action);
+        changes && seen.lost.as_mut().is_some_and(|lost| lost.insert(text))
+    };
+    if lost {
+        shared.cut.notify_one();
+        std::future::pending::<()>().await;
+    }
+    (status, answer).into_response()
+}

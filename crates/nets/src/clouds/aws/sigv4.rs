@@ -144,14 +144,15 @@ impl Authorize for Signer {
             .collect();
         query.sort();
         let names = signed.keys().copied().collect::<Vec<_>>().join(";");
-        let headers: String =
-            signed.iter().map(|(name, value)| format!("{name}:{}\n", value.trim())).collect();
+        let headers: Vec<String> =
+            signed.iter().map(|(name, value)| format!("{name}:{}", value.trim())).collect();
         let body = request.body().and_then(reqwest::Body::as_bytes).unwrap_or_default();
         let canonical = format!(
-            "{}\n{}\n{}\n{headers}\n{names}\n{}",
+            "{}\n{}\n{}\n{}\n\n{names}\n{}",
             request.method(),
             escape(request.url().path(), true),
             query.join("&"),
+            headers.join("\n"),
             hex::encode(Sha256::digest(body)),
         );
         let scope = format!("{date}/{}/{}/aws4_request", self.region, self.service);

@@ -84,8 +84,18 @@ struct Up {
 impl Up {
     async fn start(folder: &std::path::Path) -> Self {
         let state = format!("store.path={}", folder.join("tarbet.redb").display());
-        let args = ["up", "--observability-listen", "127.0.0.1:0", "--set", &state];
-        let mut child = tarbet(&args).stderr(Stdio::piped()).spawn().unwrap();
+        let args = [
+            "up",
+            "--observability-listen",
+            "127.0.0.1:0",
+            "--set",
+            &state,
+            "--set",
+            "console.listen=127.0.0.1:0",
+        ];
+        let mut command = tarbet(&args);
+        let command = command.env("TARBET_STATE", folder).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let address = loop {
             let line = lines.next().expect("the log ended before the listener was bound").unwrap();

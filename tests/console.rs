@@ -34,7 +34,7 @@ impl Up {
         );
         let config = folder.write("up.yaml", &config).unwrap();
         let program = Program::new(env!("CARGO_BIN_EXE_tarbet"))
-            .args(["up", "--config"])
+            .args(["up", "--without", "agent,nets,pods", "--config"])
             .arg(config)
             .env("TARBET_STATE", folder.path().join("state"))
             .grace(Duration::from_secs(15));

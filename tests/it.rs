@@ -22,3 +22,5 @@ mod mesh;
 mod reach;
 #[cfg(test)]
 mod tree;
+#[cfg(test)]
+mod up;

@@ -19,9 +19,9 @@ export class Refused extends Error {
   }
 }
 
-async function ask(method: string, path: string, bearer = token): Promise<unknown> {
+async function fetched(method: string, path: string, bearer: string | undefined): Promise<string> {
   const headers: Record<string, string> = bearer ? { authorization: `Bearer ${bearer}` } : {};
-  const answer = await fetch(`/api/gateway/${path}`, { method, headers }).catch(() => undefined);
+  const answer = await fetch(`/api/${path}`, { method, headers }).catch(() => undefined);
   if (!answer) {
     throw new Refused({
       code: "",
@@ -32,9 +32,29 @@ async function ask(method: string, path: string, bearer = token): Promise<unknow
     });
   }
   const text = await answer.text();
-  if (!answer.ok) throw new Refused(JSON.parse(text) as Problem);
+  if (!answer.ok) throw new Refused(problem(text, answer.status));
+  return text;
+}
+
+/** What was said instead of an answer, whether or not it is in our form. */
+function problem(text: string, status: number): Problem {
+  try {
+    const said = JSON.parse(text) as Partial<Problem> & { error?: string };
+    if (said.message) return said as Problem;
+    return { code: "", message: said.error ?? `It was refused (${status}).`, hop: "console", cause: `status ${status}`, try: "read the log of the process" };
+  } catch {
+    return { code: "", message: `It was refused (${status}).`, hop: "console", cause: text.slice(0, 200), try: "read the log of the process" };
+  }
+}
+
+async function ask(method: string, path: string, bearer = token): Promise<unknown> {
+  const text = await fetched(method, `gateway/${path}`, bearer);
   return text ? JSON.parse(text) : undefined;
 }
+
+/** Reads something beside the panels; needs no token. */
+export const get = async (path: string): Promise<unknown> => JSON.parse(await fetched("GET", path, undefined)) as unknown;
+export const text = (path: string): Promise<string> => fetched("GET", path, undefined);
 
 export async function unlock(pasted: string): Promise<string> {
   const me = (await ask("GET", "whoami", pasted)) as { name: string };
@@ -49,3 +69,5 @@ export const tokensOf = (name: string) => ask("GET", `${site(name)}/tokens`) as 
 export const revokeToken = (name: string, id: string) =>
   ask("DELETE", `${site(name)}/tokens/${encodeURIComponent(id)}`);
 export const removeSite = (name: string) => ask("DELETE", site(name));
+export const deleteRule = (resource: string, rule: string) =>
+  fetched("DELETE", `nets/${resource}/rules/${encodeURIComponent(rule)}`, token);

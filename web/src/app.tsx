@@ -4,11 +4,15 @@ import "./app.css";
 import { render } from "preact";
 import { useEffect, useReducer, useRef, useState } from "preact/hooks";
 import { Refused, lock, unlock, unlockedAs } from "./actions";
+import { Audit } from "./audit";
+import { Jobs, Meshes } from "./clusters";
 import { Codes } from "./codes";
 import { HealthView } from "./health";
 import { open, useKnown } from "./live";
+import { Networks } from "./networks";
 import { Overview } from "./overview";
 import { Dialog, ProblemBox, State } from "./pieces";
+import { Pods } from "./pods";
 import { Requests } from "./requests";
 import { SiteView } from "./site";
 import { Sites } from "./sites";
@@ -18,6 +22,11 @@ const views = [
   ["overview", "Overview"],
   ["sites", "Sites"],
   ["requests", "Requests"],
+  ["jobs", "Jobs"],
+  ["pods", "Pods"],
+  ["networks", "Networks"],
+  ["federation", "Federation"],
+  ["audit", "Audit"],
   ["health", "Health"],
   ["codes", "Error codes"],
 ] as const;
@@ -89,6 +98,11 @@ function App() {
           {view === "sites" && !detail ? <Sites /> : null}
           {view === "sites" && detail ? <SiteView name={detail} onUnlock={() => setUnlocking(true)} /> : null}
           {view === "requests" ? <Requests id={detail} /> : null}
+          {view === "jobs" ? <Jobs /> : null}
+          {view === "pods" ? <Pods uid={detail} /> : null}
+          {view === "networks" ? <Networks chosen={detail} onUnlock={() => setUnlocking(true)} /> : null}
+          {view === "federation" ? <Meshes /> : null}
+          {view === "audit" ? <Audit /> : null}
           {view === "health" ? <HealthView /> : null}
           {view === "codes" ? <Codes chosen={detail} /> : null}
         </main>

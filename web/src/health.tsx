@@ -11,6 +11,14 @@ const purposes: Record<string, string> = {
   registry: "tells other gateways which links are here",
   store: "remembers sites, users and tokens",
   console: "shows this page",
+  links: "this machine's own agent",
+  "audit log": "writes down who asked for what",
+  interlink: "takes pods in for the plugin",
+  "plugin docker": "runs pods on Docker",
+  "plugin docker runtime": "Docker itself",
+  "plugin process": "runs pods as plain processes",
+  "plugin process runtime": "the processes themselves",
+  nets: "says who may talk to whom across clouds",
 };
 
 export function HealthView() {

@@ -1,7 +1,7 @@
 // What the page knows: the newest reading of each panel, and whether the stream is open.
 
 import { useEffect, useReducer } from "preact/hooks";
-import type { Code, Gateway, Health, Problem, Site, Story, Traffic } from "./types";
+import type { AuditLog, Code, Federation, Gateway, Health, Job, Nets, PodList, Problem, Site, Story, Traffic, VirtualNode } from "./types";
 
 export interface Known {
   connection: "opening" | "open" | "lost";
@@ -11,6 +11,12 @@ export interface Known {
   requests?: Story[];
   traffic?: Traffic;
   health?: Health;
+  nets?: Nets;
+  pods?: PodList;
+  audit?: AuditLog;
+  nodes?: VirtualNode[];
+  jobs?: Job[];
+  federation?: Federation[];
   problems: Record<string, Problem>;
   /** Requests a second, newest last. */
   rates: number[];
@@ -49,7 +55,8 @@ export function onRequest(callback: (story: Story) => void): () => void {
   return () => void arrivals.delete(callback);
 }
 
-type Live = "sites" | "requests" | "traffic" | "health";
+const panels = ["sites", "requests", "traffic", "health", "nets", "pods", "audit", "nodes", "jobs", "federation"] as const;
+type Live = (typeof panels)[number];
 
 function take(panel: Live, text: string) {
   const said = JSON.parse(text) as { value?: unknown; problem?: Problem };
@@ -105,7 +112,7 @@ export function open() {
     known.connection = "lost";
     changed();
   };
-  for (const panel of ["sites", "requests", "traffic", "health"] as const) {
+  for (const panel of panels) {
     stream.addEventListener(panel, (event) => take(panel, (event as MessageEvent<string>).data));
   }
 }

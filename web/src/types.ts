@@ -55,6 +55,10 @@ export interface Gateway {
   tokenFile: string;
   caFile: string | null;
   metrics: string;
+  /** Capabilities that this process shows. */
+  panels: string[];
+  /** What each part of `tarbet up` turned out to be, in words. */
+  parts: Record<string, string>;
 }
 
 export interface Code {
@@ -74,4 +78,97 @@ export interface Token {
   created: string;
   expires: string | null;
   revoked: string | null;
+}
+
+export interface Resource {
+  name: string;
+  namespace: string;
+  cloud: string;
+  ip: string;
+  rules: number;
+}
+
+export interface Nets {
+  clouds: string[];
+  resources: Resource[];
+  links: { name: string; from: string; to: string; complete: boolean; tunnels: number }[];
+  flows: { from: string; to: string; what: string[] }[];
+  /** All open flows; the list may be shorter. */
+  open: number;
+  tags: number;
+}
+
+export interface Rule {
+  name: string;
+  direction?: number;
+  src_port?: number;
+  dst_port?: number;
+  protocol?: number;
+  tags?: string[];
+  targets?: string[];
+}
+
+export interface Verdict {
+  allowed: boolean;
+  ends: { resource: string; direction: string; rule: string | null }[];
+}
+
+export interface Container {
+  name: string;
+  state: "running" | "ended" | "failed" | "waiting" | "unknown";
+  detail: string;
+  image: string;
+}
+
+export interface Pod {
+  uid: string;
+  namespace: string;
+  name: string;
+  job: string;
+  containers: Container[];
+}
+
+export interface PodList {
+  runtime: string;
+  pods: Pod[];
+}
+
+export interface VirtualNode {
+  name: string;
+  ready: boolean;
+  reason: string | null;
+  capacity: Record<string, string>;
+}
+
+export interface Job {
+  name: string;
+  namespace: string;
+  created: string;
+  wants: string | null;
+  status: string | null;
+  reason: string | null;
+  message: string | null;
+}
+
+export interface Federation {
+  name: string;
+  namespace: string;
+  spec: { remotes?: { name: string }[] };
+  conditions: { type: string; status: string; reason?: string; message?: string }[] | null;
+}
+
+export interface Entry {
+  seq: number;
+  time: string;
+  site?: string;
+  principal?: string;
+  wants: string;
+  outcome: string;
+  code?: string;
+}
+
+export interface AuditLog {
+  file: string;
+  entries: Entry[];
+  chain: { whole: true; records: number } | { whole: false; why: string };
 }

@@ -42,6 +42,11 @@ impl Panel {
         Self { name, content: Content::Fixed(Arc::new(value)), routes: Router::new() }
     }
 
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// Adds routes below `/api/NAME`. Whoever they belong to judges the caller's token.
     #[must_use]
     pub fn routes(mut self, routes: Router) -> Self {

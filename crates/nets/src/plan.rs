@@ -4,6 +4,7 @@ pub mod asn;
 pub mod bgp;
 pub mod connect;
 pub mod expect;
+pub mod flows;
 pub mod rule;
 pub mod space;
 pub mod tags;

@@ -140,6 +140,16 @@ impl Gateway {
         self.node.api()
     }
 
+    /// Its name among gateways.
+    pub fn name(&self) -> &str {
+        self.node.name()
+    }
+
+    /// The record of who asked for what, for those beside the gateway who let people change things.
+    pub fn audit(&self) -> AuditLog {
+        self.node.audit()
+    }
+
     /// Starts everything under the supervisor.
     pub fn start(self, supervisor: &Supervisor, health: &Health) {
         let Self { node, agents, api, kubernetes, private, audit } = self;

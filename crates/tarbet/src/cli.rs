@@ -1,6 +1,8 @@
 //! The command line: words, flags and help. What a command does stands in its own file.
 
 mod audit;
+mod check;
+mod down;
 mod edge;
 pub mod endpoint;
 mod explain;
@@ -13,7 +15,9 @@ mod pods;
 mod request;
 mod settings;
 mod site;
+mod status;
 mod stores;
+mod topology;
 mod user;
 mod why;
 
@@ -37,6 +41,8 @@ const EXAMPLES: &str = "Examples:
   tarbet up                                  everything on one machine, no root, no cluster
   tarbet site add lab                        a new site, and the command to run there
   tarbet kube login lab                      then: kubectl --context lab get pods
+  tarbet status                              what runs here and how it is
+  tarbet check                               what is wrong here and how to mend it
   tarbet config check --config tarbet.yaml   find every mistake before starting anything
   tarbet explain TB-0301                     what an error code means and what to try
 
@@ -74,6 +80,9 @@ enum Command {
     /// Run everything that needs no cluster in one process
     #[command(after_help = roles::up::EXAMPLES)]
     Up(roles::up::UpArgs),
+    /// End the local `tarbet up` and remove all it made
+    #[command(after_help = down::EXAMPLES)]
+    Down(down::DownArgs),
     /// Run a gateway: the public side
     #[command(after_help = roles::gateway::EXAMPLES)]
     Gateway(roles::gateway::GatewayArgs),
@@ -128,6 +137,15 @@ enum Command {
     /// Make a local port lead to a host behind a site
     #[command(after_help = forward::EXAMPLES)]
     Forward(forward::ForwardArgs),
+    /// What runs here and how it is, capability by capability
+    #[command(after_help = status::EXAMPLES)]
+    Status(status::StatusArgs),
+    /// Find what is wrong on this machine, and say how to mend it
+    #[command(after_help = check::EXAMPLES)]
+    Check(check::CheckArgs),
+    /// Draw who reaches whom
+    #[command(after_help = topology::EXAMPLES)]
+    Topology(topology::TopologyArgs),
     /// Tell the story of one request, hop by hop
     #[command(after_help = why::EXAMPLES)]
     Why(why::WhyArgs),
@@ -165,8 +183,23 @@ pub fn parse() -> Cli {
 pub fn run(cli: Cli) -> Result<(), Problem> {
     let Cli { global, command } = cli;
     let load = || load(&global);
+    let drawn = matches!(command, Command::Topology(_));
+    if !drawn && matches!(global.output, Format::Svg | Format::Text) {
+        return Err(Problem::new(&tarbet_telemetry::codes::ground::BAD_REQUEST, "Only a topology is drawn.")
+            .at("tarbet command line")
+            .because("-o svg and -o text are for `tarbet topology`")
+            .advising("use -o table, json or yaml"));
+    }
     match command {
         Command::Up(args) => roles::up::run(load()?, args),
+        Command::Down(args) => block_on(down::run(args, load()?, global.output)),
+        Command::Status(args) => block_on(status::run(args, global.output)),
+        Command::Check(args) => {
+            // A file that cannot be read is one more finding, not the end.
+            let loaded = load();
+            block_on(check::run(args, loaded, global.output))
+        }
+        Command::Topology(args) => block_on(topology::run(args, global.output)),
         Command::Gateway(args) => roles::gateway::run(load()?, args),
         Command::Agent(args) => roles::agent::run(load()?, args),
         Command::Jobs(args) => roles::jobs::run(load()?, args),

@@ -8,6 +8,7 @@
 mod cli;
 mod config;
 mod output;
+mod picture;
 mod roles;
 mod wire;
 

@@ -16,6 +16,10 @@ pub enum Format {
     Json,
     /// For scripts and files
     Yaml,
+    /// A picture for slides (`tarbet topology`)
+    Svg,
+    /// A picture for terminals (`tarbet topology`)
+    Text,
 }
 
 impl Format {
@@ -40,11 +44,22 @@ impl Format {
         self.text(&format!("{title}: {}", facts.join(", ")))
     }
 
+    /// What a change would do, for `--plan`: nothing was done.
+    pub fn plan(self, calls: &[String]) -> Result<(), Problem> {
+        if self != Self::Table {
+            return self.value(&serde_json::json!({ "plan": calls }));
+        }
+        self.text(&format!(
+            "Would do:\n  {}\nNothing was changed. Next: the same without --plan",
+            calls.join("\n  ")
+        ))
+    }
+
     /// Any data.
     pub fn value(self, value: &impl Serialize) -> Result<(), Problem> {
         let text = match self {
             Self::Yaml => serde_saphyr::to_string(value).map_err(|error| error.to_string()),
-            Self::Json | Self::Table => {
+            Self::Json | Self::Table | Self::Svg | Self::Text => {
                 serde_json::to_string_pretty(value).map_err(|error| error.to_string())
             }
         };

@@ -1,5 +1,10 @@
 //! Where capabilities meet what shows them: the panels of the console.
 
+mod audit;
+mod cluster;
+mod nets;
+mod pods;
+
 use std::net::SocketAddr;
 
 use axum::Router;
@@ -9,8 +14,11 @@ use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use serde_json::{Map, Value, json};
+use tarbet_cluster::Client;
 use tarbet_console::{Console, Panel};
 use tarbet_identity::Secret;
+use tarbet_nets::Orchestrator;
+use tarbet_reach::audit::AuditLog;
 use tarbet_telemetry::codes::{self, Whose, ground};
 use tarbet_telemetry::problem::chain;
 use tarbet_telemetry::{Health, Metrics, Problem};
@@ -46,12 +54,37 @@ pub struct Shown {
     pub health: Health,
     /// Its numbers.
     pub metrics: Metrics,
+    /// Where actions are recorded.
+    pub audit: AuditLog,
+    /// The orchestrator of networks, if it runs here.
+    pub nets: Option<Orchestrator>,
+    /// A cluster that is served from here.
+    pub cluster: Option<Client>,
 }
 
 /// The console of one process.
 pub fn console(shown: Shown) -> Console {
-    let Shown { gateway, api, reader, endpoint, observability, health, metrics } = shown;
+    let Shown { gateway, api, reader, endpoint, observability, health, metrics, audit, nets, cluster } =
+        shown;
+    let mut panels = Vec::new();
+    if let Some(url) = &endpoint.interlink {
+        match pods::panel(url) {
+            Ok(panel) => panels.push(panel),
+            Err(problem) => tracing::warn!(cause = %problem.cause, "Pods are not shown."),
+        }
+    }
+    if let Some(nets) = nets {
+        panels.push(nets::panel(nets, api.clone(), audit));
+    }
+    if let Some(file) = &endpoint.audit_file {
+        panels.push(audit::panel(file.clone()));
+    }
+    if let Some(client) = &cluster {
+        panels.extend(cluster::panels(client));
+    }
     let about = json!({
+        "panels": panels.iter().map(Panel::name).collect::<Vec<_>>(),
+        "parts": endpoint.parts,
         "name": gateway,
         "version": env!("CARGO_PKG_VERSION"),
         "agents": endpoint.agents,
@@ -59,7 +92,7 @@ pub fn console(shown: Shown) -> Console {
         "caFile": endpoint.ca_file,
         "metrics": format!("http://{observability}/metrics"),
     });
-    Console::new([
+    panels.extend([
         Panel::fixed("gateway", about).routes(actions(api.clone())),
         listing("sites", api.clone(), reader.clone()),
         listing("requests", api, reader),
@@ -77,7 +110,8 @@ pub fn console(shown: Shown) -> Console {
             async move { Ok(parts) }
         }),
         Panel::fixed("codes", codes::all().map(row).collect()),
-    ])
+    ]);
+    Console::new(panels)
 }
 
 /// The API itself, for callers with a token of their own: it alone judges what they may do.
@@ -103,21 +137,21 @@ async fn answer(api: &Router, request: Request) -> Response {
 fn listing(name: &'static str, api: Router, reader: Secret) -> Panel {
     Panel::live(name, move || {
         let (api, reader) = (api.clone(), reader.clone());
-        async move {
-            let request = Request::get(format!("/v1/{name}"))
-                .header(header::AUTHORIZATION, format!("Bearer {}", reader.expose()))
-                .body(Body::empty());
-            let request = request.map_err(|error| odd(name, chain(&error)))?;
-            let answer = answer(&api, request).await;
-            let status = answer.status();
-            let bytes =
-                to_bytes(answer.into_body(), MAX_ANSWER).await.map_err(|error| odd(name, chain(&error)))?;
-            if status.is_success() {
-                return serde_json::from_slice(&bytes).map_err(|error| odd(name, error.to_string()));
-            }
-            Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| odd(name, format!("it answered {status}"))))
-        }
+        async move { ask(&api, name, &format!("Bearer {}", reader.expose())).await }
     })
+}
+
+/// Asks the API for something, on behalf of whoever brought these credentials.
+async fn ask(api: &Router, name: &str, credentials: &str) -> Result<Value, Problem> {
+    let request = Request::get(format!("/v1/{name}")).header(header::AUTHORIZATION, credentials);
+    let request = request.body(Body::empty()).map_err(|error| odd(name, chain(&error)))?;
+    let answer = answer(api, request).await;
+    let status = answer.status();
+    let bytes = to_bytes(answer.into_body(), MAX_ANSWER).await.map_err(|error| odd(name, chain(&error)))?;
+    if status.is_success() {
+        return serde_json::from_slice(&bytes).map_err(|error| odd(name, error.to_string()));
+    }
+    Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| odd(name, format!("it answered {status}"))))
 }
 
 fn odd(name: &str, cause: String) -> Problem {

@@ -10,6 +10,7 @@ use crate::config::DeploymentConfig;
 use crate::error::Error;
 use crate::model::{ResourceTag, Rule};
 use crate::plan::connect::Step;
+use crate::plan::flows::{Flow, flows};
 use crate::plan::verdict::{Endpoint, Packet, Policy, Verdict};
 
 /// A difference between what should be and what is.
@@ -62,6 +63,8 @@ pub struct Topology {
     pub resources: Vec<Node>,
     /// Connections between clouds.
     pub links: Vec<Edge>,
+    /// What may pass between resources, from end to end.
+    pub flows: Vec<Flow>,
 }
 
 impl Orchestrator {
@@ -110,6 +113,7 @@ impl Orchestrator {
             clouds: self.0.places.clouds().keys().cloned().collect(),
             resources: self.resources(None).await?,
             links: links.collect(),
+            flows: flows(self.policy().await?.endpoints()),
         })
     }
 

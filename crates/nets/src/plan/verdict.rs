@@ -64,6 +64,11 @@ impl Policy {
         self.endpoints.insert(address, endpoint);
     }
 
+    /// The resources by address.
+    pub fn endpoints(&self) -> &BTreeMap<IpAddr, Endpoint> {
+        &self.endpoints
+    }
+
     /// Judges a packet. An end that is no resource has no say; a packet between two such ends is
     /// none of ours and does not pass.
     pub fn judge(&self, packet: &Packet) -> Verdict {

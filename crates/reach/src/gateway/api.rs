@@ -1,5 +1,6 @@
 //! The API listener: JSON over HTTP for people's commands, and connections of our own clients.
 
+mod record;
 mod requests;
 
 use std::collections::BTreeMap;
@@ -68,6 +69,7 @@ pub(super) fn router(hub: Arc<Hub>) -> Router {
         .route("/v1/requests", get(requests::newest))
         .route("/v1/requests/{id}", get(requests::story))
         .route("/v1/whoami", post(whoami).get(whoami))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&hub), record::changes))
         .with_state(hub)
 }
 

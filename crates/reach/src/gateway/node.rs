@@ -134,6 +134,16 @@ impl Node {
         api::router(Arc::clone(&self.0))
     }
 
+    /// Its name among gateways.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The record of who asked for what.
+    pub fn audit(&self) -> AuditLog {
+        self.0.audit.clone()
+    }
+
     /// Serves a connection to the Kubernetes listener.
     pub async fn kubernetes(self, stream: ByteStream, peer: SocketAddr) {
         kube::serve(self.0, stream, peer).await;

@@ -37,6 +37,27 @@ pub struct Endpoint {
     pub token_file: PathBuf,
     /// The authority of all three.
     pub ca_file: Option<PathBuf>,
+    /// Metrics and probes.
+    #[serde(default)]
+    pub observability: Option<String>,
+    /// The web page.
+    #[serde(default)]
+    pub console: Option<String>,
+    /// interLink's API, if pods can be run.
+    #[serde(default)]
+    pub interlink: Option<String>,
+    /// The orchestrator of networks, if it runs.
+    #[serde(default)]
+    pub nets: Option<String>,
+    /// The record of who asked for what.
+    #[serde(default)]
+    pub audit_file: Option<PathBuf>,
+    /// What each optional part turned out to be, in words.
+    #[serde(default)]
+    pub parts: std::collections::BTreeMap<String, String>,
+    /// The process.
+    #[serde(default)]
+    pub pid: u32,
 }
 
 impl Endpoint {
@@ -53,7 +74,8 @@ impl Endpoint {
         let _ = std::fs::remove_file(folder.join(Self::FILE));
     }
 
-    fn read(folder: &Path) -> Option<Self> {
+    /// What the last one left.
+    pub fn read(folder: &Path) -> Option<Self> {
         serde_json::from_slice(&std::fs::read(folder.join(Self::FILE)).ok()?).ok()
     }
 }
@@ -81,6 +103,16 @@ pub struct Server {
 }
 
 impl ServerArgs {
+    /// The gateway of the local `tarbet up`.
+    pub fn local() -> Self {
+        Self { server: None, token_file: None, ca_file: None }
+    }
+
+    /// Whether a gateway was named.
+    pub fn named(&self) -> bool {
+        self.server.is_some()
+    }
+
     /// Finds the gateway and reads the token.
     pub fn connect(&self) -> Result<Server, Problem> {
         let local = if self.server.is_none() { Endpoint::read(&state_folder()) } else { None };

@@ -411,3 +411,8 @@ async fn operation(glide: &Glide, command: OperationCommand) -> Result<(), Probl
         }
     }
 }
+
+/// Everything there is, for a picture.
+pub async fn topology(server: Option<String>) -> Result<Value, Problem> {
+    Glide::reading(server).ask(Method::GET, "/topology", Value::Null).await
+}

@@ -38,6 +38,9 @@ pub struct LoginArgs {
     /// The kubeconfig to write into; KUBECONFIG or ~/.kube/config if absent
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+    /// Say what would be written, and write nothing
+    #[arg(long)]
+    plan: bool,
 }
 
 pub fn run(command: KubeCommand, format: Format) -> Result<(), Problem> {
@@ -66,6 +69,10 @@ pub fn run(command: KubeCommand, format: Format) -> Result<(), Problem> {
         Err(error) => return Err(unusable(error.to_string())),
     };
     login(&mut config, &args.site, url.trim_end_matches('/'), &server).map_err(unusable)?;
+    if args.plan {
+        let change = format!("write the context `{}` for {url} into {}", args.site, file.display());
+        return format.plan(&[change]);
+    }
     let text = serde_saphyr::to_string(&config).map_err(|error| unusable(error.to_string()))?;
     write_private(&file, &text).map_err(|error| unusable(error.to_string()))?;
     format.text(&format!(

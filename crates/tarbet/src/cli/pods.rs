@@ -56,6 +56,9 @@ pub struct PodsArgs {
     site: Option<String>,
     #[command(flatten)]
     server: ServerArgs,
+    /// Say what would be done, and do nothing
+    #[arg(long, global = true)]
+    plan: bool,
     #[command(subcommand)]
     command: PodsCommand,
 }
@@ -154,6 +157,16 @@ struct RunArgs {
 pub async fn run(args: PodsArgs, format: Format) -> Result<(), Problem> {
     let interlink = endpoint(&args)?;
     match args.command {
+        PodsCommand::Run(run) if args.plan => {
+            format.plan(&[format!("run the image `{}` with the command {:?}", run.image, run.command)])
+        }
+        PodsCommand::Delete { pod } if args.plan => {
+            let found = find(&interlink, &pod).await?;
+            format.plan(&[format!(
+                "end the pod {} ({}) and remove all that was made for it",
+                found.name, found.uid
+            )])
+        }
         PodsCommand::Run(run) => start(&interlink, run, format).await,
         PodsCommand::List => list(&interlink, format).await,
         PodsCommand::Logs { pod, container, follow, tail, timestamps } => {
@@ -175,7 +188,7 @@ pub async fn run(args: PodsArgs, format: Format) -> Result<(), Problem> {
         PodsCommand::Delete { pod } => {
             let found = find(&interlink, &pod).await?;
             delete(&interlink, &found).await?;
-            format.text(&format!("Deleted {} ({}).", found.name, found.uid))
+            format.text(&format!("Deleted {} ({}). Next: tarbet pods list", found.name, found.uid))
         }
     }
 }
@@ -192,7 +205,11 @@ fn endpoint(args: &PodsArgs) -> Result<Interlink, Problem> {
         let connect = endpoint.connect(through(site, &args.server)?, None);
         return Ok(Interlink::new(endpoint, connect, args.interlink_token_file.clone()));
     }
-    let endpoint = Endpoint::new(&args.interlink, &args.port).map_err(wrong)?;
+    // Nobody said where: the API of `tarbet up` on this machine, if it is elsewhere than usual.
+    let unsaid = args.interlink == "http://127.0.0.1" && args.port == "3000";
+    let up = || super::endpoint::Endpoint::read(&super::state_folder()).and_then(|up| up.interlink);
+    let url = unsaid.then(up).flatten().unwrap_or_else(|| args.interlink.clone());
+    let endpoint = Endpoint::new(&url, &args.port).map_err(wrong)?;
     let tls = args
         .interlink_ca_file
         .clone()

@@ -32,6 +32,9 @@ pub struct RequestArgs {
     /// The namespace; the kubeconfig's own if absent
     #[arg(long, short = 'n', global = true, value_name = "NAMESPACE")]
     namespace: Option<String>,
+    /// Say what would be done, and do nothing
+    #[arg(long, global = true)]
+    plan: bool,
     #[command(subcommand)]
     command: RequestCommand,
 }
@@ -109,6 +112,20 @@ fn param(text: &str) -> Result<(String, String), String> {
 pub async fn run(args: RequestArgs, format: Format) -> Result<(), Problem> {
     let client = connect(&source(args.kubeconfig.as_deref())?).await?;
     let requests = Requests::new(client, args.namespace.as_deref());
+    if args.plan {
+        let change = match &args.command {
+            RequestCommand::Submit { pipeline, params, .. } => Some(format!(
+                "ask for the pipeline `{pipeline}` in the namespace `{}` with {} parameters",
+                requests.namespace(),
+                params.len()
+            )),
+            RequestCommand::Cancel { name } => Some(format!("end the run of `{name}` and delete both")),
+            _ => None,
+        };
+        if let Some(change) = change {
+            return format.plan(&[change]);
+        }
+    }
     match args.command {
         RequestCommand::Submit { pipeline, params, name, wait, timeout } => {
             let params = unique(params)?;

@@ -21,6 +21,9 @@ pub const EXAMPLES: &str = "Examples:
 pub struct SiteArgs {
     #[command(flatten)]
     server: ServerArgs,
+    /// Say what would be done, and do nothing
+    #[arg(long, global = true)]
+    plan: bool,
     #[command(subcommand)]
     command: SiteCommand,
 }
@@ -70,8 +73,28 @@ enum SiteCommand {
     },
 }
 
+impl SiteCommand {
+    /// What it changes, in words.
+    fn change(&self) -> Option<String> {
+        match self {
+            Self::Add { name, .. } => Some(format!("add the site `{name}` and make a token for its agents")),
+            Self::Remove { name } => {
+                Some(format!("remove the site `{name}` and all its tokens; its links end within a minute"))
+            }
+            Self::Token { name, .. } => Some(format!("make one more token for the site `{name}`")),
+            Self::Revoke { name, token } => {
+                Some(format!("take the token {token} of the site `{name}` back; links that use it end"))
+            }
+            Self::List | Self::Tokens { .. } => None,
+        }
+    }
+}
+
 pub async fn run(args: SiteArgs, format: Format) -> Result<(), Problem> {
     let server = args.server.connect()?;
+    if let Some(change) = args.command.change().filter(|_| args.plan) {
+        return format.plan(&[change]);
+    }
     match args.command {
         SiteCommand::Add { name, gateway } => add(&server, &name, gateway, format).await,
         SiteCommand::List => list(&server, format).await,

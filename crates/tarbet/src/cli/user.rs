@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 
 use clap::{Args, Subcommand, ValueEnum};
 use reqwest::Method;
+use tarbet_identity::{Token, TokenKind};
 use tarbet_reach::directory::Principal;
 use tarbet_reach::gateway::NewToken;
 use tarbet_telemetry::Problem;
+use tarbet_telemetry::codes::ground;
+use tarbet_telemetry::problem::chain;
 
 use super::endpoint::ServerArgs;
 use crate::output::Format;
@@ -20,6 +23,9 @@ pub const EXAMPLES: &str = "Examples:
 pub struct UserArgs {
     #[command(flatten)]
     server: ServerArgs,
+    /// Say what would be done, and do nothing
+    #[arg(long, global = true)]
+    plan: bool,
     #[command(subcommand)]
     command: UserCommand,
 }
@@ -53,6 +59,11 @@ enum UserCommand {
         #[arg(long)]
         admin: bool,
     },
+    /// Make a token for the first administrator of a new installation; asks no gateway
+    #[command(
+        after_help = "Examples:\n  (umask 077; tarbet user generate > admin.token)\n\nGive the file to every gateway as gateway.admin_token_file."
+    )]
+    Generate,
     /// List everybody
     #[command(after_help = "Examples:\n  tarbet user list -o json")]
     List,
@@ -64,9 +75,35 @@ enum UserCommand {
     },
 }
 
+impl UserCommand {
+    /// What it changes, in words.
+    fn change(&self) -> Option<String> {
+        match self {
+            Self::Add { name, admin: true, .. } => {
+                Some(format!("add the administrator `{name}` and make a token"))
+            }
+            Self::Add { name, sites, .. } => {
+                Some(format!("add `{name}` with a role at {} sites and make a token", sites.len()))
+            }
+            Self::Revoke { name } => Some(format!("remove `{name}` and all tokens of that name")),
+            Self::List | Self::Generate => None,
+        }
+    }
+}
+
 pub async fn run(args: UserArgs, format: Format) -> Result<(), Problem> {
+    if matches!(args.command, UserCommand::Generate) {
+        let token = Token::generate(TokenKind::User).map_err(|error| {
+            Problem::new(&ground::INTERNAL, "A token cannot be made.").because(chain(&error))
+        })?;
+        return format.text(token.text().expose());
+    }
     let server = args.server.connect()?;
+    if let Some(change) = args.command.change().filter(|_| args.plan) {
+        return format.plan(&[change]);
+    }
     match args.command {
+        UserCommand::Generate => Ok(()),
         UserCommand::Add { name, role, sites, admin } => {
             let role = role.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
             let roles: BTreeMap<_, _> = sites.into_iter().map(|site| (site, role.clone())).collect();

@@ -126,7 +126,8 @@ fn merged(mut config: agent::AgentConfig, args: AgentArgs) -> agent::AgentConfig
     config
 }
 
-fn surroundings() -> Result<Surroundings, Problem> {
+/// What the environment says.
+pub fn surroundings() -> Result<Surroundings, Problem> {
     let variable = |names: [&str; 2]| names.iter().find_map(|name| std::env::var(name).ok());
     let proxies = ProxySettings::new(
         variable(["HTTP_PROXY", "http_proxy"]).as_deref(),

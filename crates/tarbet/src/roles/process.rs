@@ -21,6 +21,7 @@ pub struct Process {
     pub metrics: Metrics,
     /// Tells what works.
     pub health: Health,
+    observed_at: Arc<std::sync::OnceLock<SocketAddr>>,
     traces: Option<Arc<Traces>>,
 }
 
@@ -71,11 +72,18 @@ impl Process {
             Problem::new(&ground::CONFIG_INVALID, "Logging cannot be set up.").because(problem::chain(&error))
         })?;
         let (supervisor, metrics) = (Supervisor::default(), Metrics::new(role, version));
-        Ok(Self { supervisor, metrics, health: Health::default(), traces })
+        Ok(Self { supervisor, metrics, health: Health::default(), observed_at: Arc::default(), traces })
+    }
+
+    /// Where metrics and probes are.
+    pub fn observed_at(&self) -> Option<SocketAddr> {
+        self.observed_at.get().copied()
     }
 
     async fn observe(&self, address: SocketAddr) -> Result<(), Problem> {
         let listener = bind(address, "observability").await?;
+        // Set once: a process observes itself at one place.
+        let _ = self.observed_at.set(listener.local_addr().unwrap_or(address));
         let router = observe::router(self.metrics.clone(), self.health.clone(), &observe::Paths::default());
         self.supervisor.spawn(Stage::Observe, "observability listener", |stop| async move {
             observe::serve(listener, router, stop).await.map_err(|error| {

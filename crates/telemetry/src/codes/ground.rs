@@ -114,6 +114,15 @@ codes! {
         remedy: "compare it with the reference of that API",
         page: "The message names the field and what was expected. Nothing was changed."
     }
+    UNHEALTHY = "TB-0601" "something here does not work" {
+        whose: Ours, retry: true, http: 503, exit: 1,
+        hop: "this machine",
+        cause: "at least one part or check failed; the table above names each",
+        remedy: "run `tarbet check`, which says for each what to do about it",
+        page: "`tarbet status` and `tarbet check` end with this code when something that should work does not, so \
+               that scripts can rely on the exit code. Warnings alone do not count. `tarbet check --pre` looks only \
+               at what a start needs, before anything runs."
+    }
     INTERNAL = "TB-0901" "something failed inside Tarbet" {
         whose: Ours, retry: true, http: 500, exit: 1,
         hop: "inside the role",

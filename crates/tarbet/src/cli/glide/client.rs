@@ -10,6 +10,7 @@ use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::{ground, nets};
 
 use super::GlideArgs;
+use crate::cli::endpoint::{Endpoint, state_folder};
 use crate::output::Format;
 
 /// The original's own file, so that both programs agree.
@@ -35,6 +36,13 @@ impl Settings {
     pub fn read() -> Self {
         let text = Self::path().and_then(|path| std::fs::read(path).ok());
         text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+    }
+
+    /// The orchestrator: the noted one, else that of `tarbet up` on this machine, else the usual address.
+    pub fn server(&self) -> String {
+        let noted = (self.server_addr != Self::default().server_addr).then(|| self.server_addr.clone());
+        let up = || Endpoint::read(&state_folder()).and_then(|endpoint| endpoint.nets);
+        noted.or_else(up).unwrap_or_else(|| self.server_addr.clone())
     }
 
     pub fn write(&self) -> Result<(), Problem> {
@@ -78,7 +86,7 @@ impl Glide {
         if let Some(digest) = &args.expect {
             how.push(("expect", digest.clone()));
         }
-        let server = args.server.clone().unwrap_or_else(|| settings.server_addr.clone());
+        let server = args.server.clone().unwrap_or_else(|| settings.server());
         Self {
             server: server.trim_end_matches('/').to_owned(),
             namespace: args.namespace.clone().unwrap_or_else(|| settings.active_namespace.clone()),
@@ -86,6 +94,21 @@ impl Glide {
             how,
             plan: args.plan,
             detach: args.detach,
+            http: reqwest::Client::new(),
+        }
+    }
+
+    /// A conversation that only asks.
+    pub fn reading(server: Option<String>) -> Self {
+        let settings = Settings::read();
+        let server = server.unwrap_or_else(|| settings.server());
+        Self {
+            server: server.trim_end_matches('/').to_owned(),
+            namespace: settings.active_namespace,
+            format: Format::Table,
+            how: Vec::new(),
+            plan: false,
+            detach: false,
             http: reqwest::Client::new(),
         }
     }
@@ -142,10 +165,13 @@ impl Glide {
         }
         match &answer {
             Value::Object(fields) if !fields.is_empty() && self.format == Format::Table => {
-                self.rows(&json!([answer]), &["name", "ip", "uri"], "")
+                self.rows(&json!([answer]), &["name", "ip", "uri"], "")?;
+                self.format.text("Next: tarbet topology --nets")
             }
             Value::Object(fields) if !fields.is_empty() => self.format.value(&answer),
-            _ if self.format == Format::Table => self.format.text(done),
+            _ if self.format == Format::Table => {
+                self.format.text(&format!("{done} Next: tarbet topology --nets"))
+            }
             _ => self.format.value(&json!({ "done": true })),
         }
     }

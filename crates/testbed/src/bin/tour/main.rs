@@ -7,6 +7,7 @@ mod crossings;
 mod far;
 mod jobs;
 mod mesh;
+mod nets;
 mod pods;
 mod reach;
 mod steps;
@@ -16,13 +17,19 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use steps::Tour;
+use tarbet_testbed::product::Product;
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let mut tour = Tour::default();
     let walk = async {
-        let binary = std::env::args_os().nth(1).map(PathBuf::from).context("usage: tour PATH-OF-TARBET")?;
-        Box::pin(walk(&mut tour, binary)).await
+        let binary =
+            std::env::args_os().nth(1).map(PathBuf::from).context("usage: tour PATH-OF-TARBET [CHAPTER]")?;
+        match std::env::args().nth(2).as_deref() {
+            None => Box::pin(walk(&mut tour, binary)).await,
+            Some("nets") => Box::pin(nets::walk(&mut tour, &Product::new(binary)?)).await,
+            Some(other) => anyhow::bail!("there is no chapter `{other}` that stands alone; there is `nets`"),
+        }
     };
     let ended = tokio::select! {
         ended = walk => ended,
@@ -38,6 +45,7 @@ async fn walk(tour: &mut Tour, binary: PathBuf) -> Result<()> {
     let _crossings = crossings::walk(tour, &reach, jobs, &pods).await?;
     let _mesh = Box::pin(mesh::walk(tour, &binary)).await?;
     let _far = far::walk(tour, &reach).await?;
+    nets::walk(tour, &reach.product).await?;
     if std::env::var_os("KEEP").is_some_and(|keep| !keep.is_empty() && keep != "0") {
         reach.stay().await;
     }

@@ -1,0 +1,193 @@
+//! What is so on this machine. Gathered, not judged.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use tarbet_telemetry::Problem;
+
+use super::live::Live;
+use crate::cli::endpoint::{Endpoint, state_folder};
+use crate::config::Config;
+use crate::roles::up::pods::docker_answers;
+
+/// Programs that some capability runs.
+pub const PROGRAMS: [&str; 12] = [
+    "ip",
+    "nft",
+    "swanctl",
+    "bird",
+    "wg",
+    "kubectl",
+    "docker",
+    "sbatch",
+    "squeue",
+    "scancel",
+    "singularity",
+    "bwrap",
+];
+/// Ports that `tarbet up` listens on, in the order of the table.
+pub const PORTS: [u16; 12] = [7480, 7481, 8150, 8151, 8153, 8154, 8155, 3000, 8080, 8081, 8085, 8086];
+
+/// Everything the checks look at.
+#[derive(Debug, Clone, Default)]
+pub struct Facts {
+    pub root: bool,
+    pub kernel: String,
+    pub cores: usize,
+    pub memory_mib: u64,
+    pub disk_mib: u64,
+    pub descriptors: u64,
+    pub year: i16,
+    pub hostname: String,
+    pub nameservers: usize,
+    pub temporary_writable: bool,
+    pub loopback4: bool,
+    pub loopback6: bool,
+    pub netns: bool,
+    pub user_namespaces: bool,
+    pub bash: bool,
+    pub certificates: bool,
+    pub home: bool,
+    pub state: PathBuf,
+    pub state_writable: bool,
+    pub state_own: bool,
+    pub state_on_tmpfs: bool,
+    /// Permission bits of private files that are there.
+    pub modes: BTreeMap<&'static str, u32>,
+    pub config_mistake: Option<String>,
+    pub store: String,
+    pub gateway_tls: bool,
+    pub gateway_public: bool,
+    pub audit: bool,
+    pub free_ports: BTreeMap<u16, bool>,
+    pub programs: BTreeMap<&'static str, Option<PathBuf>>,
+    pub docker: bool,
+    pub kubeconfig: Option<PathBuf>,
+    pub kubeconfig_mode: Option<u32>,
+    pub proxy: Option<String>,
+    pub no_proxy: String,
+    pub version: &'static str,
+    pub endpoint: Option<Endpoint>,
+    pub live: Live,
+}
+
+/// Looks around. What cannot be read counts as absent.
+pub fn gather(config: Result<&Config, &Problem>) -> Facts {
+    let state = state_folder();
+    let settings = config.ok();
+    let variable =
+        |names: [&str; 2]| names.iter().find_map(|name| std::env::var(name).ok()).filter(|v| !v.is_empty());
+    let endpoint = Endpoint::read(&state);
+    let nearest = state.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/")).to_owned();
+    let kubeconfig = std::env::var_os("KUBECONFIG")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".kube/config")))
+        .filter(|path| path.exists());
+    let docker_host = std::env::var("DOCKER_HOST").ok().filter(|host| !host.is_empty());
+    let docker_host =
+        docker_host.or_else(|| settings.map(|config| config.edge.docker_host.clone())).unwrap_or_default();
+    Facts {
+        root: rustix::process::geteuid().is_root(),
+        kernel: read("/proc/sys/kernel/osrelease"),
+        cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        memory_mib: available_memory(&read("/proc/meminfo")),
+        disk_mib: rustix::fs::statvfs(&nearest).map_or(0, |disk| disk.f_bavail * disk.f_frsize / 1024 / 1024),
+        descriptors: descriptors(&read("/proc/self/limits")),
+        year: jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).year(),
+        hostname: read("/proc/sys/kernel/hostname"),
+        nameservers: read("/etc/resolv.conf").lines().filter(|line| line.starts_with("nameserver")).count(),
+        temporary_writable: writable(&std::env::temp_dir()),
+        loopback4: TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).is_ok(),
+        loopback6: TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok(),
+        netns: Path::new("/proc/self/ns/net").exists(),
+        user_namespaces: read("/proc/sys/user/max_user_namespaces").parse::<u64>().is_ok_and(|most| most > 0),
+        bash: Path::new("/bin/bash").exists(),
+        certificates: ["/etc/ssl/certs", "/etc/pki/tls/certs"].iter().any(|path| Path::new(path).exists()),
+        home: std::env::var_os("HOME").is_some(),
+        state_writable: writable(&nearest),
+        state_own: nearest != state
+            || std::fs::metadata(&state).is_ok_and(|meta| meta.uid() == rustix::process::geteuid().as_raw()),
+        state_on_tmpfs: state.starts_with("/run") || state.starts_with("/dev/shm"),
+        modes: modes(&state),
+        config_mistake: config.err().map(|problem| format!("{} {}", problem.message, problem.cause)),
+        store: settings.map_or_else(String::new, store_kind),
+        gateway_tls: settings.is_none_or(|config| config.gateway.agents.tls.is_some()),
+        gateway_public: settings.is_some_and(|config| !config.gateway.agents.listen.ip().is_loopback()),
+        audit: settings.is_some_and(|config| config.gateway.audit.file.is_some()) || endpoint.is_some(),
+        free_ports: PORTS
+            .iter()
+            .map(|&port| (port, TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()))
+            .collect(),
+        programs: PROGRAMS.iter().map(|&program| (program, which(program))).collect(),
+        docker: docker_answers(&docker_host),
+        kubeconfig_mode: kubeconfig.as_ref().and_then(|path| mode(path)),
+        kubeconfig,
+        proxy: variable(["HTTPS_PROXY", "https_proxy"]).or_else(|| variable(["HTTP_PROXY", "http_proxy"])),
+        no_proxy: variable(["NO_PROXY", "no_proxy"]).unwrap_or_default(),
+        version: env!("CARGO_PKG_VERSION"),
+        live: Live::default(),
+        endpoint,
+        state,
+    }
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+fn store_kind(config: &Config) -> String {
+    match config.store() {
+        tarbet_store::StoreConfig::Memory {} => "memory".into(),
+        tarbet_store::StoreConfig::Redb(_) => "redb".into(),
+        tarbet_store::StoreConfig::Redis(_) => "redis".into(),
+    }
+}
+
+fn available_memory(text: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or_default() / 1024
+}
+
+fn descriptors(text: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix("Max open files"));
+    match line.and_then(|rest| rest.split_whitespace().next()) {
+        Some("unlimited") => u64::MAX,
+        Some(number) => number.parse().unwrap_or_default(),
+        None => 0,
+    }
+}
+
+fn writable(folder: &Path) -> bool {
+    rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+fn mode(path: &Path) -> Option<u32> {
+    std::fs::metadata(path).ok().map(|meta| meta.permissions().mode() & 0o777)
+}
+
+fn modes(state: &Path) -> BTreeMap<&'static str, u32> {
+    let files = ["", "admin.token", "here.token", "authority/ca.key", "audit.log", "tarbet.redb"];
+    files.into_iter().filter_map(|file| Some((file, mode(&state.join(file))?))).collect()
+}
+
+fn which(program: &str) -> Option<PathBuf> {
+    // What administrators run is not on everybody's path.
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin:/usr/local/sbin";
+    path.split(':').map(|folder| Path::new(folder).join(program)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_says_is_read() {
+        assert_eq!(available_memory("MemTotal: 9 kB\nMemAvailable:   2097152 kB\n"), 2048);
+        let limits = "Limit  Soft  Hard  Units\nMax open files            20000                20000                files\n";
+        assert_eq!(descriptors(limits), 20_000);
+        assert_eq!(descriptors("Max open files  unlimited unlimited files"), u64::MAX);
+        assert_eq!((available_memory(""), descriptors("")), (0, 0));
+    }
+}

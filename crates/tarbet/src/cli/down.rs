@@ -1,0 +1,174 @@
+//! `tarbet down`: ends the local `tarbet up` and removes all it made.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use tarbet_nets::controller::LateController;
+use tarbet_nets::local::Local;
+use tarbet_pods::edge::{self, Part};
+use tarbet_store::{Clock, StoreConfig};
+use tarbet_telemetry::codes::ground;
+use tarbet_telemetry::problem::chain;
+use tarbet_telemetry::{Coded, Problem};
+use tokio_util::sync::CancellationToken;
+
+use super::endpoint::{Endpoint, state_folder};
+use crate::config::Config;
+use crate::output::Format;
+use crate::roles::up::{networks, pods};
+
+pub const EXAMPLES: &str = "Examples:
+  tarbet down --plan          say what would be ended and removed
+  tarbet down                 nothing is left: process, pods, networks, state folder
+  tarbet down --keep-state    sites, tokens and the authority stay for the next `tarbet up`";
+
+/// How long the process may take to end in order.
+const PATIENCE: Duration = Duration::from_mins(1);
+const LOOK: Duration = Duration::from_millis(100);
+/// How long the containers of a pod are given.
+const GRACE: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Args)]
+pub struct DownArgs {
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    plan: bool,
+    /// Keep the state folder
+    #[arg(long)]
+    keep_state: bool,
+}
+
+pub async fn run(args: DownArgs, config: Config, format: Format) -> Result<(), Problem> {
+    let folder = state_folder();
+    let running = Endpoint::read(&folder).filter(|endpoint| is_ours(endpoint.pid));
+    if running.is_none() && !folder.exists() {
+        return said(format, &["There is nothing to end or remove.".into()], "tarbet up");
+    }
+    if args.plan {
+        return said(format, &plan(running.as_ref(), &folder, args.keep_state), "tarbet down");
+    }
+    let mut done = Vec::new();
+    if let Some(endpoint) = running {
+        end(endpoint.pid).await?;
+        done.push(format!("Ended process {}.", endpoint.pid));
+    }
+    Endpoint::remove(&folder);
+    for part in [Part::Docker, Part::Process] {
+        let removed = remove_pods(&config, &folder, part).await?;
+        if removed > 0 {
+            done.push(format!("Removed {removed} pods."));
+        }
+    }
+    done.extend(remove_networks(&config, &folder).await?);
+    if !args.keep_state {
+        std::fs::remove_dir_all(&folder).map_err(|error| {
+            Problem::new(
+                &ground::INTERNAL,
+                format!("The state folder {} cannot be removed.", folder.display()),
+            )
+            .at("tarbet down")
+            .because(error.to_string())
+            .advising("remove it yourself; nothing uses it any more")
+        })?;
+        done.push(format!("Removed {}.", folder.display()));
+    }
+    said(format, &done, "tarbet up")
+}
+
+fn said(format: Format, lines: &[String], next: &str) -> Result<(), Problem> {
+    if format == Format::Table {
+        return format.text(&format!("{}\nNext: {next}", lines.join("\n")));
+    }
+    format.value(&json!({ "done": lines }))
+}
+
+fn plan(running: Option<&Endpoint>, folder: &Path, keep: bool) -> Vec<String> {
+    let mut steps = Vec::new();
+    if let Some(endpoint) = running {
+        steps.push(format!("end process {}", endpoint.pid));
+    }
+    steps.push("remove pods that it runs, and what its local cloud made".into());
+    if !keep {
+        steps.push(format!("remove the folder {}", folder.display()));
+    }
+    steps
+}
+
+/// Whether a process of this id is a `tarbet up`: ids are given out again.
+fn is_ours(pid: u32) -> bool {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut words = words.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+    let program = words.next().unwrap_or_default();
+    let name = program.rsplit('/').next().unwrap_or_default();
+    name.starts_with("tarbet") && words.any(|word| word == "up")
+}
+
+async fn end(pid: u32) -> Result<(), Problem> {
+    let failed = |cause: String| {
+        Problem::new(&ground::INTERNAL, format!("The process {pid} does not end."))
+            .at("tarbet down")
+            .because(cause)
+            .advising("look at its log; `kill -9` ends it at once")
+    };
+    let id = i32::try_from(pid)
+        .ok()
+        .and_then(Pid::from_raw)
+        .ok_or_else(|| failed("it has no usable id".into()))?;
+    kill_process(id, Signal::TERM).map_err(|error| failed(error.to_string()))?;
+    let gone = async {
+        while is_ours(pid) {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, gone).await.map_err(|_| failed(format!("it had {} s", PATIENCE.as_secs())))
+}
+
+async fn remove_pods(config: &Config, folder: &Path, part: Part) -> Result<usize, Problem> {
+    if !pods::root(folder, part).exists() {
+        return Ok(0);
+    }
+    let environment = pods::environment();
+    let base = edge::load(config.edge.clone(), Part::Interlink, None, &environment)?;
+    if part == Part::Docker && !pods::docker_answers(&base.docker_host) {
+        return Ok(0);
+    }
+    let settings = pods::placed(&base, folder, part);
+    let stop = CancellationToken::new();
+    let runner = edge::open(part, &settings, &environment, stop.clone())?;
+    let listed = runner.list().await.map_err(|error| error.problem())?;
+    for pod in &listed {
+        runner.delete(&pod.uid, Some(GRACE)).await.map_err(|error| error.problem())?;
+    }
+    stop.cancel();
+    Ok(listed.len())
+}
+
+/// Removes what local clouds made, if the store still tells.
+async fn remove_networks(config: &Config, folder: &Path) -> Result<Option<String>, Problem> {
+    let store = config.store();
+    let file: Option<PathBuf> = match &store {
+        StoreConfig::Redb(redb) => Some(redb.path.clone()),
+        _ => None,
+    };
+    if !rustix::process::geteuid().is_root() || file.is_some_and(|file| !file.exists()) {
+        return Ok(None);
+    }
+    let store = tarbet_store::open(&store, Clock::system()).await.map_err(|error| error.problem())?;
+    let mut names = Vec::new();
+    for plugin in networks::placed(&config.nets, folder).cloud_plugins {
+        let Some(local) = plugin.local else { continue };
+        let late = Arc::new(LateController::default());
+        let open = Local::open_as_is(&plugin.name, &local, &store, late).await;
+        let cloud = open.map_err(|error| error.problem())?;
+        cloud.remove().await.map_err(|error| {
+            Problem::new(&ground::INTERNAL, format!("The local cloud {} cannot be removed.", plugin.name))
+                .because(chain(&error))
+        })?;
+        names.push(plugin.name);
+    }
+    Ok((!names.is_empty()).then(|| format!("Removed what the local cloud {} made.", names.join(", "))))
+}

@@ -1,0 +1,145 @@
+//! `tarbet up --kubeconfig`: a virtual node for that cluster, and jobs and mesh where their kinds are.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+
+use serde_json::Value;
+use tarbet_cluster::{Client, Connect, Source};
+use tarbet_jobs::{Controller, JobMetrics, Remote, RemoteConfig};
+use tarbet_mesh::MeshMetrics;
+use tarbet_pods::node::{self, NodeConfig, Parts};
+use tarbet_telemetry::codes::cluster;
+use tarbet_telemetry::{Coded, Problem, Stage};
+
+use crate::config::Config;
+use crate::roles::jobs::{connect, identity};
+use crate::roles::process::{Process, bind};
+
+/// What was started.
+pub(super) struct Joined {
+    /// For the console.
+    pub(super) client: Client,
+    /// For people, by capability.
+    pub(super) told: BTreeMap<String, String>,
+}
+
+const REQUESTS: &str = "internalrequests.appstudio.redhat.com";
+const RUNS: &str = "pipelineruns.tekton.dev";
+const FEDERATIONS: &str = "meshfederations.federation.openshift-service-mesh.io";
+const ENTRIES: &str = "serviceentries.networking.istio.io";
+
+pub(super) async fn start(
+    process: &Process,
+    config: &Config,
+    kubeconfig: &Path,
+    folder: &Path,
+    interlink: Option<&str>,
+) -> Result<Joined, Problem> {
+    let client = connect(&Source::file(kubeconfig.to_owned())).await?;
+    let kinds = kinds(&client).await?;
+    let mut told = BTreeMap::new();
+    if let Some(interlink) = interlink {
+        let settings = node_settings(&config.node, interlink);
+        told.insert("node".into(), format!("the virtual node `{}` of that cluster", settings.node_name));
+        let parts = Parts {
+            client: client.clone(),
+            carrier: Connect::network(),
+            metrics: process.metrics.clone(),
+            health: process.health.clone(),
+            supervisor: process.supervisor.clone(),
+        };
+        node::start(settings, parts).await.map(drop).map_err(|error| error.problem())?;
+    }
+    let missing = |needed: &[&str]| {
+        let absent: Vec<&str> =
+            needed.iter().copied().filter(|kind| !kinds.contains(&(*kind).to_owned())).collect();
+        format!("not started: the cluster has no {}; kubectl apply -f deploy/crds", absent.join(", "))
+    };
+    let here = |needed: &[&str]| needed.iter().all(|kind| kinds.contains(&(*kind).to_owned()));
+    if here(&[REQUESTS, RUNS]) {
+        told.insert("jobs".into(), start_jobs(process, config, &client, kubeconfig));
+    } else {
+        told.insert("jobs".into(), missing(&[REQUESTS, RUNS]));
+    }
+    if here(&[FEDERATIONS, ENTRIES]) {
+        told.insert("mesh".into(), start_mesh(process, config, &client).await?);
+    } else {
+        told.insert("mesh".into(), missing(&[FEDERATIONS, ENTRIES]));
+    }
+    // The folder is named so that a later `down` can say what it leaves to the cluster.
+    tracing::info!(folder = %folder.display(), parts = told.len(), "The cluster is served.");
+    Ok(Joined { client, told })
+}
+
+/// A node for this machine: loopback unless the settings say otherwise.
+fn node_settings(base: &NodeConfig, interlink: &str) -> NodeConfig {
+    let mut settings = base.clone();
+    let usual = NodeConfig::default();
+    if settings.interlink_url == usual.interlink_url {
+        interlink.clone_into(&mut settings.interlink_url);
+    }
+    if settings.kubelet_listen == usual.kubelet_listen {
+        settings.kubelet_listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 10250));
+    }
+    if settings.kubelet_cert_file.is_none() {
+        // Nobody may be there to approve a request for a certificate.
+        settings.disable_csr = true;
+    }
+    settings
+}
+
+/// Requests made in the cluster are served by the pipelines of the same cluster, unless remotes are configured.
+fn start_jobs(process: &Process, config: &Config, client: &Client, kubeconfig: &Path) -> String {
+    let mut settings = config.jobs.clone();
+    let name = "here".to_owned();
+    settings.remotes =
+        vec![RemoteConfig { name: name.clone(), kubeconfig: Some(kubeconfig.to_owned()), site: None }];
+    let told = format!("requests of that cluster, with pipelines of its namespace `{}`", settings.namespace);
+    let remotes = vec![Remote { name, client: client.clone() }];
+    let metrics = JobMetrics::register(&process.metrics);
+    let controller =
+        Controller::new(settings, client.clone(), remotes, metrics, process.health.clone(), identity());
+    process.supervisor.spawn(Stage::Work, "jobs controller", |stop| async move {
+        controller.run(stop).await;
+        Ok(())
+    });
+    told
+}
+
+async fn start_mesh(process: &Process, config: &Config, client: &Client) -> Result<String, Problem> {
+    let mut settings = config.mesh.clone();
+    if settings.listen.ip().is_unspecified() {
+        settings.listen.set_ip(Ipv4Addr::LOCALHOST.into());
+    }
+    let namespace = settings.namespace.clone().unwrap_or_else(|| "istio-system".into());
+    let listener = bind(settings.listen, "discovery").await?;
+    let told = format!("federation of the namespace `{namespace}`, discovery at {}", settings.listen);
+    let metrics = MeshMetrics::register(&process.metrics);
+    let controller = tarbet_mesh::Controller::new(
+        settings,
+        &namespace,
+        client.clone(),
+        metrics,
+        process.health.clone(),
+        identity(),
+    );
+    process.supervisor.spawn(Stage::Work, "mesh controller", |stop| async move {
+        controller.run(listener, stop).await.map_err(|error| error.problem())
+    });
+    Ok(told)
+}
+
+/// The names of the cluster's own kinds.
+async fn kinds(client: &Client) -> Result<Vec<String>, Problem> {
+    let failed = |cause: String| {
+        Problem::new(&cluster::CLUSTER_UNREACHABLE, "The cluster does not say which kinds it knows.")
+            .because(cause)
+    };
+    let request = http::Request::get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")
+        .body(Vec::new())
+        .map_err(|error| failed(error.to_string()))?;
+    let list: Value = client.request(request).await.map_err(|error| failed(error.to_string()))?;
+    let names = list["items"].as_array().into_iter().flatten();
+    Ok(names.filter_map(|kind| kind["metadata"]["name"].as_str().map(str::to_owned)).collect())
+}

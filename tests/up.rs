@@ -1,0 +1,190 @@
+//! `tarbet up` whole: what it starts, what `status`, `check` and `topology` say of it, what `down` leaves.
+
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use tarbet_testbed::{Folder, Lease, Netlab, Process, Program, eventually};
+
+/// Long on a busy machine, never waited for when all is well.
+const SOON: Duration = Duration::from_secs(30);
+
+/// An installation with ports and folders of its own.
+struct Machine {
+    folder: Folder,
+    _ports: Lease,
+    config: PathBuf,
+    lab: Netlab,
+}
+
+impl Machine {
+    async fn new() -> Self {
+        let (folder, ports) = (Folder::new("up").unwrap(), Lease::block(11).unwrap());
+        let lab = Netlab::start().await.unwrap();
+        let port = |index: u16| ports.port(index);
+        let listen = |index: u16| format!("{{listen: '127.0.0.1:{}'}}", port(index));
+        let local =
+            format!("{{prefix: {0}, wan: {0}-wan, folder: '{1}'}}", lab.prefix(), lab.folder().display());
+        let config = format!(
+            "console: {}\nobservability: {}\nshutdown: {{deadline: 10s}}\n\
+             gateway:\n  agents: {}\n  api: {}\n  kubernetes: {}\n  private: {}\n\
+             edge: {{InterlinkPort: {}, DockerHost: 'unix:///nowhere/docker.sock'}}\n\
+             nets:\n  server: {{host: 127.0.0.1, port: {}, rpcPort: {}}}\n  tagService: {{host: 127.0.0.1, port: {}}}\n  \
+             kvStore: {{host: 127.0.0.1, port: {}}}\n  cloudPlugins: [{{name: local, local: {local}}}]\n",
+            listen(0),
+            listen(1),
+            listen(2),
+            listen(3),
+            listen(4),
+            listen(5),
+            port(6),
+            port(7),
+            port(8),
+            port(9),
+            port(10),
+        );
+        let config = folder.write("up.yaml", &config).unwrap();
+        Self { folder, _ports: ports, config, lab }
+    }
+
+    fn state(&self) -> PathBuf {
+        self.folder.path().join("state")
+    }
+
+    fn start(&self) -> Process {
+        let program = Program::new(env!("CARGO_BIN_EXE_tarbet"))
+            .args(["up", "--config"])
+            .arg(&self.config)
+            .env("TARBET_STATE", self.state())
+            .env("DOCKER_HOST", "")
+            .grace(Duration::from_secs(15));
+        Process::start(&self.folder, "up", program).unwrap()
+    }
+
+    async fn run(&self, args: &[&str]) -> Output {
+        tokio::process::Command::new(env!("CARGO_BIN_EXE_tarbet"))
+            .args(args)
+            .env("TARBET_STATE", self.state())
+            .env("TARBET_CONFIG", &self.config)
+            .env("HOME", self.folder.path())
+            .env("DOCKER_HOST", "")
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output()
+            .await
+            .unwrap()
+    }
+
+    async fn say(&self, args: &[&str]) -> String {
+        let Output { status, stdout, stderr } = self.run(args).await;
+        assert!(status.success(), "tarbet {args:?}: {}{}", text(&stdout), text(&stderr));
+        text(&stdout)
+    }
+
+    async fn rows(&self, args: &[&str]) -> Vec<Value> {
+        let args = [args, &["-o", "json"]].concat();
+        serde_json::from_slice(&self.run(&args).await.stdout).unwrap()
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn state<'a>(rows: &'a [Value], capability: &str) -> &'a str {
+    rows.iter().find(|row| row["capability"] == capability).unwrap()["state"].as_str().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_command_starts_all_and_one_removes_all() {
+    let machine = Machine::new().await;
+    let nothing = machine.run(&["status"]).await;
+    assert_eq!(nothing.status.code(), Some(2));
+    assert!(text(&nothing.stderr).contains("start `tarbet up`"), "{}", text(&nothing.stderr));
+    let pre = machine.run(&["check", "--pre", "-o", "json"]).await;
+    let pre: Vec<Value> = serde_json::from_slice(&pre.stdout).unwrap();
+    assert!(pre.len() >= 40, "{}", pre.len());
+
+    let mut up = machine.start();
+    eventually(SOON, "everything to be ready", || async {
+        let rows = machine.rows(&["status"]).await;
+        let wanted = ["process", "reach", "pods", "nets", "tags", "console", "audit"];
+        let away: Vec<_> = wanted.into_iter().filter(|name| state(&rows, name) != "ready").collect();
+        if away.is_empty() { Ok(()) } else { Err(format!("{away:?}")) }
+    })
+    .await
+    .unwrap();
+    let rows = machine.rows(&["status"]).await;
+    assert_eq!((state(&rows, "jobs"), state(&rows, "mesh"), state(&rows, "node")), ("off", "off", "off"));
+    assert!(machine.say(&["status"]).await.trim_end().lines().last().unwrap().starts_with("Next: tarbet "));
+
+    // Each part does its work: this machine is a site, a pod runs, a machine of the local cloud is made.
+    assert!(machine.say(&["site", "list"]).await.contains("here"));
+    assert!(machine.say(&["topology"]).await.contains("● here"));
+    assert!(machine.say(&["topology", "-o", "svg"]).await.contains("<title>Who reaches whom"));
+    assert_eq!(
+        machine.say(&["pods", "run", "none", "--", "echo", "carried across"]).await.trim(),
+        "carried across"
+    );
+    machine.say(&["pods", "run", "--detach", "--name", "stays", "none", "--", "sleep", "600"]).await;
+    let description = machine.folder.write("web.json", "{}").unwrap().display().to_string();
+    let planned = machine.say(&["glide", "resource", "create", "local", "web", &description, "--plan"]).await;
+    assert!(planned.contains("CreateResource"), "{planned}");
+    let made = machine.say(&["glide", "resource", "create", "local", "web", &description]).await;
+    assert!(made.contains("default.local.web") && made.contains("Next:"), "{made}");
+    assert!(machine.say(&["topology", "--nets"]).await.contains("default.local.web"));
+    assert!(!machine.lab.namespaces().is_empty());
+
+    // Plans change nothing; changes are recorded; the doctor finds nothing wrong.
+    assert!(machine.say(&["site", "remove", "here", "--plan"]).await.contains("Nothing was changed"));
+    assert!(machine.say(&["site", "list"]).await.contains("here"));
+    machine.say(&["site", "add", "lab"]).await;
+    let audit = machine.state().join("audit.log").display().to_string();
+    eventually(SOON, "the change to be on record", || async {
+        machine.say(&["audit", "tail", &audit]).await.contains("POST /v1/sites")
+    })
+    .await
+    .unwrap();
+    machine.say(&["audit", "verify", &audit]).await;
+    let found = machine.rows(&["check"]).await;
+    let wrong: Vec<_> = found.iter().filter(|row| row["result"] == "wrong").collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    let away = found.iter().find(|row| row["check"] == "reach.connected").unwrap();
+    assert_eq!((away["result"].as_str(), away["try"].as_str().unwrap().is_empty()), (Some("warning"), false));
+
+    let plan = machine.say(&["down", "--plan"]).await;
+    assert!(plan.contains("end process") && machine.state().exists(), "{plan}");
+    let down = machine.say(&["down"]).await;
+    assert!(down.contains("Removed 1 pods") && down.contains("Next: tarbet up"), "{down}");
+    assert!(!machine.state().exists());
+    assert_eq!(machine.lab.namespaces(), Vec::<String>::new());
+    up.stop().await.unwrap();
+    assert!(machine.say(&["down"]).await.contains("nothing to end"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn state_that_is_kept_is_found_again() {
+    let machine = Machine::new().await;
+    let mut first = machine.start();
+    eventually(SOON, "the first start", || async {
+        machine.run(&["site", "add", "lab"]).await.status.success()
+    })
+    .await
+    .unwrap();
+    machine.say(&["down", "--keep-state"]).await;
+    first.stop().await.unwrap();
+    let mut second = machine.start();
+    eventually(SOON, "the site of before", || async {
+        text(&machine.run(&["site", "list"]).await.stdout).contains("lab")
+    })
+    .await
+    .unwrap();
+    eventually(SOON, "this machine to be a site again", || async {
+        state(&machine.rows(&["status"]).await, "process") == "ready"
+    })
+    .await
+    .unwrap();
+    machine.say(&["down"]).await;
+    second.stop().await.unwrap();
+}

@@ -7,6 +7,8 @@ mod console;
 #[cfg(test)]
 mod crossings;
 #[cfg(test)]
+mod documents;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod fuzz;
@@ -19,7 +21,11 @@ mod kas;
 #[cfg(test)]
 mod mesh;
 #[cfg(test)]
+mod packaging;
+#[cfg(test)]
 mod reach;
+#[cfg(test)]
+mod supply;
 #[cfg(test)]
 mod tree;
 #[cfg(test)]

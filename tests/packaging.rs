@@ -1,0 +1,228 @@
+//! What is shipped beside the program: charts, bases, units, the image, the installer, the page.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use tarbet_testbed::{Dockerd, Folder, Helm, shared_pair};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_tarbet");
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn run(program: impl AsRef<std::ffi::OsStr>, args: &[&str]) -> Output {
+    Command::new(program).args(args).output().unwrap()
+}
+
+/// A configuration inside a rendered ConfigMap, checked by the program that will read it.
+fn understood(folder: &Folder, objects: &[Value], file: &str) {
+    let map = objects.iter().find(|object| object["kind"] == "ConfigMap" && object["data"][file].is_string());
+    let config = map.unwrap_or_else(|| panic!("no ConfigMap holds {file}"))["data"][file].as_str().unwrap();
+    let path = folder.write(file, config).unwrap();
+    let checked = run(BINARY, &["config", "check", "--config", path.to_str().unwrap()]);
+    assert!(checked.status.success(), "{file}: {}\n{config}", text(&checked.stderr));
+}
+
+fn objects(yaml: &str) -> Vec<Value> {
+    let documents = yaml.split("\n---").map(|one| one.trim_start_matches("---"));
+    documents.filter_map(|one| serde_saphyr::from_str::<Value>(one).ok()).filter(Value::is_object).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn charts_are_sound_refuse_nonsense_and_are_taken_by_a_cluster() {
+    let (helm, folder) = (Helm::alone().await.unwrap(), Folder::new("charts").unwrap());
+    let charts = root().join("deploy/helm");
+    let (gateway, agent) = (
+        charts.join("tarbet-gateway").display().to_string(),
+        charts.join("tarbet-agent").display().to_string(),
+    );
+    let dial = "gateways={grpcs://gateway.example.org:8150}";
+    helm.run(&["lint", "--strict", &gateway]).await.unwrap();
+    helm.run(&["lint", "--strict", &agent, "--set", dial]).await.unwrap();
+    let drawn = objects(&helm.run(&["template", "gw", &gateway]).await.unwrap());
+    understood(&folder, &drawn, "gateway.yaml");
+    assert!(drawn.iter().any(|object| object["kind"] == "PodDisruptionBudget"));
+    let drawn = objects(&helm.run(&["template", "lab", &agent, "--set", dial]).await.unwrap());
+    understood(&folder, &drawn, "agent.yaml");
+    for (chart, wrong, named) in [
+        (&gateway, "replicas=0", "replicas"),
+        (&gateway, "store.kind=redb", "more than one replica"),
+        (&gateway, "replica=3", "replica"),
+        (&agent, "gateways={ftp://x}", "gateways"),
+        (&agent, "gateways={}", "gateways"),
+    ] {
+        let refused = helm.run(&["template", "x", chart, "--set", wrong]).await.unwrap_err().to_string();
+        assert!(refused.contains(named), "{wrong}: {refused}");
+    }
+
+    let plane = &shared_pair().await.unwrap().private;
+    let namespace = plane.unique_namespace("charts").await.unwrap();
+    let helm = Helm::on(plane).await.unwrap();
+    helm.run(&["install", "gw", &gateway, "--namespace", &namespace]).await.unwrap();
+    helm.run(&["install", "lab", &agent, "--namespace", &namespace, "--set", dial]).await.unwrap();
+    let kubectl = plane.kubectl();
+    for object in
+        ["statefulset/gw", "service/gw", "service/gw-private", "pdb/gw", "deployment/lab", "configmap/lab"]
+    {
+        kubectl.run(&["get", object, "--namespace", &namespace]).await.unwrap();
+    }
+    for release in ["gw", "lab"] {
+        helm.run(&["uninstall", release, "--namespace", &namespace]).await.unwrap();
+    }
+    let left = kubectl
+        .run(&["get", "statefulset,deployment,service", "-o", "name", "--namespace", &namespace])
+        .await;
+    assert_eq!(left.unwrap().trim(), "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bases_are_taken_by_a_cluster_and_their_settings_by_the_program() {
+    let plane = &shared_pair().await.unwrap().private;
+    let (kubectl, folder) = (plane.kubectl(), Folder::new("bases").unwrap());
+    for (base, namespace, file) in [
+        ("gateway", "tarbet", Some("gateway.yaml")),
+        ("agent", "tarbet", Some("agent.yaml")),
+        ("kustomize", "vk", None),
+    ] {
+        // It may be there already.
+        let _ = kubectl.run(&["create", "namespace", namespace]).await;
+        let path = root().join("deploy").join(base).display().to_string();
+        kubectl.run(&["apply", "-k", &path]).await.unwrap();
+        kubectl.run(&["diff", "-k", &path]).await.unwrap();
+        if let Some(file) = file {
+            understood(&folder, &objects(&kubectl.run(&["kustomize", &path]).await.unwrap()), file);
+        }
+        kubectl.run(&["delete", "-k", &path, "--wait=false"]).await.unwrap();
+    }
+}
+
+#[test]
+fn units_are_sound_and_name_commands_that_exist() {
+    let folder = Folder::new("units").unwrap();
+    for entry in std::fs::read_dir(root().join("deploy/systemd")).unwrap() {
+        let path = entry.unwrap().path();
+        let unit = std::fs::read_to_string(&path).unwrap();
+        let start =
+            unit.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/local/bin/tarbet ")).unwrap();
+        let mut words: Vec<&str> = start.split(' ').collect();
+        words.push("--help");
+        let help = run(BINARY, &words);
+        assert!(help.status.success(), "{}: {}", path.display(), text(&help.stderr));
+        // systemd's own opinion, with the program where it says.
+        let here = folder
+            .write(
+                path.file_name().unwrap().to_str().unwrap(),
+                &unit.replace("/usr/local/bin/tarbet", BINARY),
+            )
+            .unwrap();
+        let verified = run("systemd-analyze", &["verify", here.to_str().unwrap()]);
+        let said = text(&verified.stderr);
+        let ours: Vec<&str> = said.lines().filter(|line| line.contains("tarbet-")).collect();
+        assert!(ours.is_empty(), "{ours:?}");
+    }
+}
+
+#[test]
+fn the_installer_installs_what_it_was_given_and_nothing_else() {
+    let folder = Folder::new("install").unwrap();
+    let script = root().join("deploy/install.sh");
+    let to = folder.path().join("bin");
+    let to = to.to_str().unwrap();
+    let planned = run(&script, &["--from", BINARY, "--to", to, "--plan"]);
+    assert!(
+        planned.status.success() && text(&planned.stdout).contains("would run"),
+        "{}",
+        text(&planned.stderr)
+    );
+    assert!(!Path::new(to).exists());
+    let wrong = run(&script, &["--from", BINARY, "--to", to, "--sha256", &"0".repeat(64)]);
+    assert!(!wrong.status.success() && text(&wrong.stderr).contains("nothing was installed"));
+    for refused in
+        [&["--from", "http://example.org/tarbet"][..], &["--from", "https://example.org/tarbet"], &[]]
+    {
+        let refused = run(&script, refused);
+        assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+    }
+    assert!(!Path::new(to).join("tarbet").exists());
+    let sum = hex(&Sha256::digest(std::fs::read(BINARY).unwrap()));
+    let units = folder.path().join("units");
+    let done = run(&script, &["--from", BINARY, "--to", to, "--sha256", &sum]);
+    assert!(done.status.success() && text(&done.stdout).contains("Next: "), "{}", text(&done.stderr));
+    assert!(run(Path::new(to).join("tarbet"), &["version"]).status.success());
+    assert!(!units.exists());
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The released program is static; the one under test is not, so its libraries are laid beside it in an
+/// image made from the shipped one.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_image_holds_one_program_that_nobody_in_particular_runs() {
+    let (docker, folder) = (Dockerd::start().await.unwrap(), Folder::new("image").unwrap());
+    let context = folder.path().join("context");
+    std::fs::create_dir_all(context.join("lib")).unwrap();
+    std::fs::copy(root().join("deploy/image/Dockerfile"), context.join("Dockerfile")).unwrap();
+    std::fs::write(context.join("ca-certificates.crt"), "").unwrap();
+    let program = context.join("tarbet");
+    let stripped = run("strip", &["-o", program.to_str().unwrap(), BINARY]);
+    assert!(stripped.status.success(), "{}", text(&stripped.stderr));
+    let place = context.display().to_string();
+    docker.docker(&["build", "--tag", "tarbet:test", &place]).await.unwrap();
+    let said = docker.docker(&["inspect", "tarbet:test"]).await.unwrap();
+    let image: Value = serde_json::from_str(&said).unwrap();
+    let config = &image[0]["Config"];
+    assert_eq!(config["User"], "65532:65532");
+    assert_eq!(config["Entrypoint"], serde_json::json!(["/tarbet"]));
+
+    let mut recipe = "FROM tarbet:test\n".to_owned();
+    for line in text(&run("ldd", &[BINARY]).stdout).lines() {
+        let Some(path) = line.split_whitespace().find(|word| word.starts_with('/')) else { continue };
+        let name = Path::new(path).file_name().unwrap().to_str().unwrap();
+        std::fs::copy(path, context.join("lib").join(name)).unwrap();
+        recipe.push_str(&format!("COPY lib/{name} {path}\n"));
+    }
+    std::fs::write(context.join("Dockerfile.run"), recipe).unwrap();
+    let file = context.join("Dockerfile.run").display().to_string();
+    docker.docker(&["build", "--tag", "tarbet:run", "--file", &file, &place]).await.unwrap();
+    let version = docker
+        .docker(&["run", "--rm", "--network=none", "--read-only", "tarbet:run", "version"])
+        .await
+        .unwrap();
+    assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+    let explained =
+        docker.docker(&["run", "--rm", "--network=none", "tarbet:run", "explain", "TB-1102"]).await.unwrap();
+    assert!(explained.contains("TB-1102"));
+}
+
+/// Computed as web/build.mjs does.
+#[test]
+fn the_embedded_page_is_built_from_the_sources_beside_it() {
+    let web = root().join("web");
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(web.join("src")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files.push(web.join("package-lock.json"));
+    files.push(web.join("build.mjs"));
+    let mut hash = Sha256::new();
+    for file in files {
+        hash.update(file.file_name().unwrap().to_str().unwrap());
+        hash.update([0]);
+        hash.update(std::fs::read(&file).unwrap());
+        hash.update([0]);
+    }
+    let built = std::fs::read_to_string(root().join("crates/console/dist/sources.sha256")).unwrap();
+    assert_eq!(built.trim(), hex(&hash.finalize()), "the page is stale: cd web && npm ci && npm run build");
+}

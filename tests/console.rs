@@ -124,12 +124,12 @@ async fn echo() -> u16 {
 }
 
 /// Where pictures of each view are kept, for people to look at.
-fn kept(name: &str) -> PathBuf {
+pub(super) fn kept(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("console").join(format!("{name}.png"))
 }
 
 /// Everything a page must be, whatever it shows.
-async fn sound(page: &Page, what: &str) {
+pub(super) async fn sound(page: &Page, what: &str) {
     assert_eq!(page.complaints(), Vec::<String>::new(), "{what}");
     let wide = page
         .eval("document.documentElement.scrollWidth - document.documentElement.clientWidth")
@@ -140,7 +140,7 @@ async fn sound(page: &Page, what: &str) {
     assert_eq!(faint, json!([]), "{what} has text with too little contrast");
 }
 
-async fn click(page: &Page, label: &str) {
+pub(super) async fn click(page: &Page, label: &str) {
     let script = format!(
         "(() => {{ const found = [...document.querySelectorAll('button, a, summary')].filter(e => e.innerText.trim() === {}); \
          found.at(-1)?.click(); return found.length > 0 }})()",

@@ -23,6 +23,8 @@ mod mesh;
 #[cfg(test)]
 mod packaging;
 #[cfg(test)]
+mod panels;
+#[cfg(test)]
 mod reach;
 #[cfg(test)]
 mod supply;

@@ -173,7 +173,7 @@ fn hex(bytes: &[u8]) -> String {
 async fn the_image_holds_one_program_that_nobody_in_particular_runs() {
     let (docker, folder) = (Dockerd::start().await.unwrap(), Folder::new("image").unwrap());
     let context = folder.path().join("context");
-    std::fs::create_dir_all(context.join("lib")).unwrap();
+    std::fs::create_dir_all(&context).unwrap();
     std::fs::copy(root().join("deploy/image/Dockerfile"), context.join("Dockerfile")).unwrap();
     std::fs::write(context.join("ca-certificates.crt"), "").unwrap();
     let program = context.join("tarbet");
@@ -187,14 +187,13 @@ async fn the_image_holds_one_program_that_nobody_in_particular_runs() {
     assert_eq!(config["User"], "65532:65532");
     assert_eq!(config["Entrypoint"], serde_json::json!(["/tarbet"]));
 
-    let mut recipe = "FROM tarbet:test\n".to_owned();
     for line in text(&run("ldd", &[BINARY]).stdout).lines() {
         let Some(path) = line.split_whitespace().find(|word| word.starts_with('/')) else { continue };
-        let name = Path::new(path).file_name().unwrap().to_str().unwrap();
-        std::fs::copy(path, context.join("lib").join(name)).unwrap();
-        recipe.push_str(&format!("COPY lib/{name} {path}\n"));
+        let beside = context.join("libraries").join(path.trim_start_matches('/'));
+        std::fs::create_dir_all(beside.parent().unwrap()).unwrap();
+        std::fs::copy(path, beside).unwrap();
     }
-    std::fs::write(context.join("Dockerfile.run"), recipe).unwrap();
+    std::fs::write(context.join("Dockerfile.run"), "FROM tarbet:test\nCOPY libraries/ /\n").unwrap();
     let file = context.join("Dockerfile.run").display().to_string();
     docker.docker(&["build", "--tag", "tarbet:run", "--file", &file, &place]).await.unwrap();
     let version = docker

@@ -11,15 +11,15 @@ use tarbet_testbed::{Folder, Lease, Netlab, Process, Program, eventually};
 const SOON: Duration = Duration::from_secs(30);
 
 /// An installation with ports and folders of its own.
-struct Machine {
-    folder: Folder,
-    _ports: Lease,
+pub(super) struct Machine {
+    pub(super) folder: Folder,
+    ports: Lease,
     config: PathBuf,
     lab: Netlab,
 }
 
 impl Machine {
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         let (folder, ports) = (Folder::new("up").unwrap(), Lease::block(11).unwrap());
         let lab = Netlab::start().await.unwrap();
         let port = |index: u16| ports.port(index);
@@ -45,14 +45,14 @@ impl Machine {
             port(10),
         );
         let config = folder.write("up.yaml", &config).unwrap();
-        Self { folder, _ports: ports, config, lab }
+        Self { folder, ports, config, lab }
     }
 
-    fn state(&self) -> PathBuf {
+    pub(super) fn state(&self) -> PathBuf {
         self.folder.path().join("state")
     }
 
-    fn start(&self) -> Process {
+    pub(super) fn start(&self) -> Process {
         let program = Program::new(env!("CARGO_BIN_EXE_tarbet"))
             .args(["up", "--config"])
             .arg(&self.config)
@@ -62,7 +62,7 @@ impl Machine {
         Process::start(&self.folder, "up", program).unwrap()
     }
 
-    async fn run(&self, args: &[&str]) -> Output {
+    pub(super) async fn run(&self, args: &[&str]) -> Output {
         tokio::process::Command::new(env!("CARGO_BIN_EXE_tarbet"))
             .args(args)
             .env("TARBET_STATE", self.state())
@@ -76,15 +76,32 @@ impl Machine {
             .unwrap()
     }
 
-    async fn say(&self, args: &[&str]) -> String {
+    pub(super) async fn say(&self, args: &[&str]) -> String {
         let Output { status, stdout, stderr } = self.run(args).await;
         assert!(status.success(), "tarbet {args:?}: {}{}", text(&stdout), text(&stderr));
         text(&stdout)
     }
 
+    pub(super) fn console(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ports.port(0))
+    }
+
+    /// Waits until every part that needs no cluster is ready.
+    pub(super) async fn ready(&self) {
+        eventually(SOON, "everything to be ready", || async {
+            let rows = self.rows(&["status"]).await;
+            let wanted = ["process", "reach", "pods", "nets", "tags", "console", "audit"];
+            let away: Vec<_> = wanted.into_iter().filter(|name| state(&rows, name) != "ready").collect();
+            if away.is_empty() { Ok(()) } else { Err(format!("{away:?}")) }
+        })
+        .await
+        .unwrap();
+    }
+
     async fn rows(&self, args: &[&str]) -> Vec<Value> {
         let args = [args, &["-o", "json"]].concat();
-        serde_json::from_slice(&self.run(&args).await.stdout).unwrap()
+        // Nothing is printed while nothing runs.
+        serde_json::from_slice(&self.run(&args).await.stdout).unwrap_or_default()
     }
 }
 
@@ -93,7 +110,10 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn state<'a>(rows: &'a [Value], capability: &str) -> &'a str {
-    rows.iter().find(|row| row["capability"] == capability).unwrap()["state"].as_str().unwrap()
+    rows.iter()
+        .find(|row| row["capability"] == capability)
+        .and_then(|row| row["state"].as_str())
+        .unwrap_or("absent")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -107,14 +127,7 @@ async fn one_command_starts_all_and_one_removes_all() {
     assert!(pre.len() >= 40, "{}", pre.len());
 
     let mut up = machine.start();
-    eventually(SOON, "everything to be ready", || async {
-        let rows = machine.rows(&["status"]).await;
-        let wanted = ["process", "reach", "pods", "nets", "tags", "console", "audit"];
-        let away: Vec<_> = wanted.into_iter().filter(|name| state(&rows, name) != "ready").collect();
-        if away.is_empty() { Ok(()) } else { Err(format!("{away:?}")) }
-    })
-    .await
-    .unwrap();
+    machine.ready().await;
     let rows = machine.rows(&["status"]).await;
     assert_eq!((state(&rows, "jobs"), state(&rows, "mesh"), state(&rows, "node")), ("off", "off", "off"));
     assert!(machine.say(&["status"]).await.trim_end().lines().last().unwrap().starts_with("Next: tarbet "));

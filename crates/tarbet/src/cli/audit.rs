@@ -7,9 +7,11 @@ use tarbet_reach::audit::{self, Head};
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::{ground, reach};
 
+use super::endpoint::{Endpoint, state_folder};
 use crate::output::Format;
 
 pub const EXAMPLES: &str = "Examples:
+  tarbet audit tail
   tarbet audit tail /var/lib/tarbet/audit.log
   tarbet audit verify /var/lib/tarbet/audit.log
 
@@ -23,8 +25,8 @@ pub enum AuditCommand {
         after_help = "Examples:\n  tarbet audit tail audit.log\n  tarbet audit tail audit.log -n 100 -o json"
     )]
     Tail {
-        /// The log
-        file: PathBuf,
+        /// The log; that of the local `tarbet up` if absent
+        file: Option<PathBuf>,
         /// How many records
         #[arg(long, short = 'n', default_value_t = 20)]
         lines: usize,
@@ -34,8 +36,8 @@ pub enum AuditCommand {
         after_help = "Examples:\n  tarbet audit verify audit.log\n  tarbet audit verify audit.log --head 1042:9f86d081…"
     )]
     Verify {
-        /// The log
-        file: PathBuf,
+        /// The log; that of the local `tarbet up` if absent
+        file: Option<PathBuf>,
         /// A head that the log once had; the one beside the file if absent
         #[arg(long, value_name = "NUMBER:HASH")]
         head: Option<Head>,
@@ -45,13 +47,20 @@ pub enum AuditCommand {
 pub fn run(command: AuditCommand, format: Format) -> Result<(), Problem> {
     match command {
         AuditCommand::Tail { file, lines } => {
+            let file = file.unwrap_or_else(own);
             let entries = audit::tail(&file, lines).map_err(|error| unreadable(&file, &error.to_string()))?;
             let rows: Vec<_> = entries.iter().map(|entry| serde_json::json!(entry)).collect();
             let columns = ["seq", "time", "site", "principal", "outcome", "code", "wants"];
             format.rows(&columns, &columns, &rows)
         }
-        AuditCommand::Verify { file, head } => verify(&file, head, format),
+        AuditCommand::Verify { file, head } => verify(&file.unwrap_or_else(own), head, format),
     }
+}
+
+/// The log of the local `tarbet up`.
+fn own() -> PathBuf {
+    let folder = state_folder();
+    Endpoint::read(&folder).and_then(|up| up.audit_file).unwrap_or_else(|| folder.join("audit.log"))
 }
 
 fn verify(file: &Path, head: Option<Head>, format: Format) -> Result<(), Problem> {

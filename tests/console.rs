@@ -142,7 +142,7 @@ pub(super) async fn sound(page: &Page, what: &str) {
 
 pub(super) async fn click(page: &Page, label: &str) {
     let script = format!(
-        "(() => {{ const found = [...document.querySelectorAll('button, a, summary')].filter(e => e.innerText.trim() === {}); \
+        "(() => {{ const found = [...document.querySelectorAll('button, a, summary')].filter(e => e.innerText?.trim() === {}); \
          found.at(-1)?.click(); return found.length > 0 }})()",
         json!(label)
     );

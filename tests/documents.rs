@@ -1,6 +1,7 @@
 //! What the documents say is so: commands run, tests exist, files are there.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -31,7 +32,8 @@ async fn the_first_ten_minutes_go_as_written() {
     assert!(blocks.len() >= 8, "the page has lost its commands");
     let folder = Folder::new("start").unwrap();
     let mut script =
-        "set -euo pipefail\nmount -t tmpfs tmpfs /run\nmkdir -p /run/netns\nip link set lo up\n".to_owned();
+        "set -euo pipefail\nmount -t tmpfs tmpfs /run\nmkdir -p /run/netns /run/lock\nip link set lo up\n"
+            .to_owned();
     for block in blocks {
         script.push_str(&block);
         script.push('\n');
@@ -173,7 +175,7 @@ fn references_are_what_the_program_says() {
     for code in &codes {
         let cell = |name: &str| code[name].as_str().unwrap_or_default().replace('|', "\\|");
         let row = ["code", "title", "hop", "cause", "try"].map(cell).join(" | ");
-        page.push_str(&format!("| {row} |\n"));
+        let _ = writeln!(page, "| {row} |");
     }
     generated("codes.md", &page);
     generated("config.schema.json", &said(&["config", "schema"]));
@@ -181,11 +183,12 @@ fn references_are_what_the_program_says() {
         serde_json::from_str(&said(&["check", "--list", "-o", "json"])).unwrap();
     let mut page = "# Checks\n\nGenerated from the program: what `tarbet check` looks at.\n\n| check | looks at |\n|---|---|\n".to_owned();
     for check in &checks {
-        page.push_str(&format!(
-            "| {} | {} |\n",
+        let _ = writeln!(
+            page,
+            "| {} | {} |",
             check["check"].as_str().unwrap(),
             check["looks at"].as_str().unwrap()
-        ));
+        );
     }
     generated("checks.md", &page);
 }

@@ -5,7 +5,7 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use tarbet_testbed::{Folder, Lease, Netlab, Process, Program, eventually};
+use tarbet_testbed::{Folder, Lease, Netlab, Process, Program, eventually, shared_pair};
 
 /// Long on a busy machine, never waited for when all is well.
 const SOON: Duration = Duration::from_secs(30);
@@ -20,7 +20,7 @@ pub(super) struct Machine {
 
 impl Machine {
     pub(super) async fn new() -> Self {
-        let (folder, ports) = (Folder::new("up").unwrap(), Lease::block(11).unwrap());
+        let (folder, ports) = (Folder::new("up").unwrap(), Lease::block(12).unwrap());
         let lab = Netlab::start().await.unwrap();
         let port = |index: u16| ports.port(index);
         let listen = |index: u16| format!("{{listen: '127.0.0.1:{}'}}", port(index));
@@ -31,7 +31,8 @@ impl Machine {
              gateway:\n  agents: {}\n  api: {}\n  kubernetes: {}\n  private: {}\n\
              edge: {{InterlinkPort: {}, DockerHost: 'unix:///nowhere/docker.sock'}}\n\
              nets:\n  server: {{host: 127.0.0.1, port: {}, rpcPort: {}}}\n  tagService: {{host: 127.0.0.1, port: {}}}\n  \
-             kvStore: {{host: 127.0.0.1, port: {}}}\n  cloudPlugins: [{{name: local, local: {local}}}]\n",
+             kvStore: {{host: 127.0.0.1, port: {}}}\n  cloudPlugins: [{{name: local, local: {local}}}]\n\
+             node: {{NodeName: up-{}, KubeletListen: '127.0.0.1:{}'}}\n",
             listen(0),
             listen(1),
             listen(2),
@@ -43,6 +44,8 @@ impl Machine {
             port(8),
             port(9),
             port(10),
+            port(11),
+            port(11),
         );
         let config = folder.write("up.yaml", &config).unwrap();
         Self { folder, ports, config, lab }
@@ -53,9 +56,14 @@ impl Machine {
     }
 
     pub(super) fn start(&self) -> Process {
+        self.start_with(&[])
+    }
+
+    fn start_with(&self, extra: &[&str]) -> Process {
         let program = Program::new(env!("CARGO_BIN_EXE_tarbet"))
             .args(["up", "--config"])
             .arg(&self.config)
+            .args(extra)
             .env("TARBET_STATE", self.state())
             .env("DOCKER_HOST", "")
             .grace(Duration::from_secs(15));
@@ -200,4 +208,43 @@ async fn state_that_is_kept_is_found_again() {
     .unwrap();
     machine.say(&["down"]).await;
     second.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_a_cluster_it_is_a_node_of_it_too() {
+    let plane = &shared_pair().await.unwrap().private;
+    let machine = Machine::new().await;
+    let kubeconfig = plane.kubeconfig().display().to_string();
+    let mut up = machine.start_with(&["--kubeconfig", &kubeconfig]);
+    let (kubectl, node) = (plane.kubectl(), format!("up-{}", machine.ports.port(11)));
+    let ready = "jsonpath={.status.conditions[?(@.type=='Ready')].status}";
+    eventually(SOON, "the node to be ready", || async {
+        kubectl.run(&["get", "node", &node, "-o", ready]).await.is_ok_and(|said| said == "True")
+    })
+    .await
+    .unwrap();
+    let rows = machine.rows(&["status"]).await;
+    assert_eq!(state(&rows, "node"), "ready");
+    // Without their kinds in the cluster the controllers are left out, and it is said why.
+    let jobs = rows.iter().find(|row| row["capability"] == "jobs").unwrap();
+    assert!(jobs["state"] == "ready" || jobs["detail"].as_str().unwrap().contains("deploy/crds"), "{jobs}");
+    let namespace = plane.unique_namespace("up").await.unwrap();
+    let pod = serde_json::json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "hello", "namespace": namespace},
+        "spec": {
+            "nodeName": node, "restartPolicy": "Never", "tolerations": [{"operator": "Exists"}],
+            "containers": [{"name": "main", "image": "none", "command": ["echo", "carried across"]}],
+        },
+    });
+    kubectl.apply(&pod).await.unwrap();
+    eventually(SOON, "the pod to have run", || async {
+        let phase =
+            kubectl.run(&["get", "pod", "hello", "-n", &namespace, "-o", "jsonpath={.status.phase}"]).await;
+        phase.is_ok_and(|phase| phase == "Succeeded")
+    })
+    .await
+    .unwrap();
+    machine.say(&["down"]).await;
+    up.stop().await.unwrap();
+    kubectl.run(&["delete", "node", &node]).await.unwrap();
 }

@@ -7,6 +7,7 @@ const CARD = { width: 250, height: 50 };
 const ISLAND = 300;
 const STRAIT = 170;
 const ROW = 66;
+const SHORE = 110;
 
 export interface Card {
   resource: Resource;
@@ -29,15 +30,19 @@ export function islands(nets: Nets): Drawn {
   const by = new Map(nets.clouds.map((cloud) => [cloud, nets.resources.filter((resource) => resource.cloud === cloud)]));
   const rows = Math.max(1, ...[...by.values()].map((list) => list.length));
   const height = 62 + rows * ROW + 60;
+  const content = nets.clouds.length * ISLAND + (nets.clouds.length - 1) * STRAIT;
+  // Room beside the last island for flows that stay on it, and calm around a small family.
+  const width = Math.max(content + 60 + 2 * SHORE, 820);
+  const left = (width - content) / 2;
   const drawn: Drawn = {
-    width: 60 + nets.clouds.length * ISLAND + (nets.clouds.length - 1) * STRAIT,
+    width,
     height,
     islands: [],
     cards: new Map(),
     vpns: [],
   };
   nets.clouds.forEach((name, column) => {
-    const x = 30 + column * (ISLAND + STRAIT);
+    const x = left + column * (ISLAND + STRAIT);
     drawn.islands.push({ name, x, y: 30, width: ISLAND, height: height - 60 });
     by.get(name)?.forEach((resource, row) => {
       drawn.cards.set(resource.name, { resource, x: x + 25, y: 84 + row * ROW, ...CARD });
@@ -72,6 +77,7 @@ export interface Arrow {
 
 /** What may pass, as arrows between cards. */
 export function arrows(nets: Nets, cards: Map<string, Card>): Arrow[] {
+  let near = 0;
   return nets.flows.flatMap((flow, i) => {
     const [a, b] = [cards.get(flow.from), cards.get(flow.to)];
     if (!a || !b) return [];
@@ -82,8 +88,13 @@ export function arrows(nets: Nets, cards: Map<string, Card>): Arrow[] {
     const [ay, by] = [a.y + a.height / 2 + shift, b.y + b.height / 2 + shift];
     const common = { key: `${flow.from}>${flow.to}`, from: flow.from, to: flow.to, text, breadth: text.length * 7 + 18 };
     if (a.x === b.x) {
-      const [edge, out] = [a.x + a.width, a.x + a.width + 58];
-      return [{ ...common, d: `M${edge} ${ay} C${out} ${ay} ${out} ${by} ${edge + 3} ${by}`, at: { x: out - 8, y: (ay + by) / 2 } }];
+      // Those on one island bend out to the left and to the right in turn, each further than the last.
+      const turn = near++;
+      const [right, reach] = [turn % 2 === 0, 80 + 26 * (Math.floor(turn / 2) % 4)];
+      const edge = right ? a.x + a.width : a.x;
+      const out = right ? edge + reach : edge - reach;
+      const tip = right ? edge + 3 : edge - 3;
+      return [{ ...common, d: `M${edge} ${ay} C${out} ${ay} ${out} ${by} ${tip} ${by}`, at: { x: edge + (out - edge) * 0.75, y: (ay + by) / 2 } }];
     }
     const [ax, bx] = a.x < b.x ? [a.x + a.width, b.x - 3] : [a.x, b.x + b.width + 3];
     const pull = (bx - ax) / 2;

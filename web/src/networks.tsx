@@ -56,7 +56,7 @@ function Picture({ nets, chosen }: { nets: Nets; chosen: string | undefined }) {
   const flows = arrows(nets, drawn.cards);
   return (
     <div class="map nets scroll-x" tabIndex={0} role="group" aria-label={`${nets.clouds.length} clouds, ${nets.resources.length} resources, ${nets.open} open flows`}>
-      <svg viewBox={`0 0 ${drawn.width} ${drawn.height}`} style={{ minWidth: `${Math.min(drawn.width, 620)}px` }}>
+      <svg viewBox={`0 0 ${drawn.width} ${drawn.height}`} style={{ minWidth: `${Math.min(drawn.width, 680)}px` }}>
         <defs>
           <marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto-start-reverse">
             <path class="tip" d="M0 0 L10 5 L0 10 z" />

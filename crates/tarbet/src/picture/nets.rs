@@ -54,13 +54,14 @@ impl Networks {
         let rows = self.clouds.iter().map(|cloud| self.of(cloud).count()).max().unwrap_or_default().max(1);
         let height = TOP + number(rows) * 64.0 + 70.0;
         let islands = number(self.clouds.len().max(1));
-        let width = 60.0 + islands * ISLAND + (islands - 1.0) * STRAIT;
+        // Flows that stay on the last island bend out beside it.
+        let width = 130.0 + islands * ISLAND + (islands - 1.0) * STRAIT;
         let mut canvas = Canvas::new(width, height);
         canvas.rect("water", Point { x: 0.0, y: 0.0 }, width, height, 14.0);
         let mut cards = BTreeMap::new();
         let mut shores = BTreeMap::new();
         for (index, cloud) in self.clouds.iter().enumerate() {
-            let left = 30.0 + number(index) * (ISLAND + STRAIT);
+            let left = 65.0 + number(index) * (ISLAND + STRAIT);
             let corner = Point { x: left, y: 34.0 };
             canvas.rect("shore", corner, ISLAND, height - 68.0, 46.0);
             canvas.rect("land", corner, ISLAND, height - 68.0, 46.0);

@@ -93,8 +93,11 @@ fn node_settings(base: &NodeConfig, interlink: &str) -> NodeConfig {
 fn start_jobs(process: &Process, config: &Config, client: &Client, kubeconfig: &Path) -> String {
     let mut settings = config.jobs.clone();
     let name = "here".to_owned();
-    settings.remotes =
-        vec![RemoteConfig { name: name.clone(), kubeconfig: Some(kubeconfig.to_owned()), site: None }];
+    settings.remotes = vec![RemoteConfig {
+        name: name.clone(),
+        kubeconfig: Some(kubeconfig.to_owned()),
+        ..RemoteConfig::default()
+    }];
     let told = format!("requests of that cluster, with pipelines of its namespace `{}`", settings.namespace);
     let remotes = vec![Remote { name, client: client.clone() }];
     let metrics = JobMetrics::register(&process.metrics);

@@ -1,7 +1,6 @@
 //! What the documents say is so: commands run, tests exist, files are there.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -142,53 +141,4 @@ fn what_guides_say_can_be_typed_is_understood() {
         });
         assert!(understood, "{}: `tarbet {words}` is no command", page.display());
     }
-}
-
-/// A generated page must be what the program says now; `UPDATE=1` writes it again.
-fn generated(file: &str, content: &str) {
-    let path = root().join("docs/reference").join(file);
-    if std::env::var_os("UPDATE").is_some() {
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, content).unwrap();
-    }
-    let kept = fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        kept == content,
-        "docs/reference/{file} is stale: UPDATE=1 cargo test -p tarbet --test it documents::"
-    );
-}
-
-fn said(args: &[&str]) -> String {
-    let output =
-        std::process::Command::new(env!("CARGO_BIN_EXE_tarbet")).args(args).env("HOME", "/nowhere").output();
-    let output = output.unwrap();
-    assert!(output.status.success(), "{args:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-#[test]
-fn references_are_what_the_program_says() {
-    let codes: Vec<serde_json::Value> = serde_json::from_str(&said(&["explain", "-o", "json"])).unwrap();
-    let mut page = "# Error codes\n\nGenerated from the program. `tarbet explain CODE` prints the same with the longer story.\n\n\
-                    | code | what | where | why | try |\n|---|---|---|---|---|\n"
-        .to_owned();
-    for code in &codes {
-        let cell = |name: &str| code[name].as_str().unwrap_or_default().replace('|', "\\|");
-        let row = ["code", "title", "hop", "cause", "try"].map(cell).join(" | ");
-        let _ = writeln!(page, "| {row} |");
-    }
-    generated("codes.md", &page);
-    generated("config.schema.json", &said(&["config", "schema"]));
-    let checks: Vec<serde_json::Value> =
-        serde_json::from_str(&said(&["check", "--list", "-o", "json"])).unwrap();
-    let mut page = "# Checks\n\nGenerated from the program: what `tarbet check` looks at.\n\n| check | looks at |\n|---|---|\n".to_owned();
-    for check in &checks {
-        let _ = writeln!(
-            page,
-            "| {} | {} |",
-            check["check"].as_str().unwrap(),
-            check["looks at"].as_str().unwrap()
-        );
-    }
-    generated("checks.md", &page);
 }

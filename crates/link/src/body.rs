@@ -11,7 +11,7 @@ use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 
 use crate::error::{BodyError, BoxError};
-use crate::lane::Lane;
+use crate::lane::{Backlog, Lane};
 
 /// A body that is empty, in memory, received from a link, or any other [`http_body::Body`].
 ///
@@ -55,6 +55,14 @@ impl Body {
 
     pub(crate) fn received(lane: Arc<Lane>) -> Self {
         Self(Kind::Received(Received { lane, finished: false }))
+    }
+
+    /// What of it lies at this end of a link unread, if it comes over one.
+    pub fn backlog(&self) -> Option<Backlog> {
+        match &self.0 {
+            Kind::Received(received) => Some(Backlog::of(&received.lane)),
+            _ => None,
+        }
     }
 
     // The whole body, if it is in memory already.

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::duplex::{Duplex, take_into};
 use crate::error::{Denial, LinkError};
-use crate::lane::Lane;
+use crate::lane::{Backlog, Lane};
 use crate::wire;
 
 /// The most that is copied out of a writer's buffer at once.
@@ -136,6 +136,10 @@ impl Duplex for Channel {
         } else {
             Poll::Ready(Ok(Some(std::mem::take(&mut self.chunk))))
         }
+    }
+
+    fn backlog(&self) -> Option<Backlog> {
+        Some(Backlog::of(&self.lane))
     }
 
     fn poll_write_chunk(&mut self, cx: &mut Context<'_>, chunk: &mut Bytes) -> Poll<io::Result<()>> {

@@ -11,6 +11,8 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::lane::Backlog;
+
 /// How much a stream without its own way of reading chunks reads at once.
 const CHUNK: usize = 16 * 1024;
 
@@ -24,6 +26,11 @@ pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {
         let filled = target.filled().len();
         buffer.truncate(filled);
         Poll::Ready(Ok((filled > 0).then(|| buffer.freeze())))
+    }
+
+    /// What lies at this end of a link unread, if the stream comes over one.
+    fn backlog(&self) -> Option<Backlog> {
+        None
     }
 
     /// Writes the beginning of a chunk and takes it off. Pending only if nothing could be written.
@@ -62,6 +69,10 @@ impl Duplex for ByteStream {
 
     fn poll_write_chunk(&mut self, cx: &mut Context<'_>, chunk: &mut Bytes) -> Poll<io::Result<()>> {
         self.0.poll_write_chunk(cx, chunk)
+    }
+
+    fn backlog(&self) -> Option<Backlog> {
+        self.0.backlog()
     }
 }
 

@@ -232,6 +232,29 @@ impl Lane {
     }
 }
 
+/// Bytes of one stream that came over a link and that nobody has read yet. Does not keep the stream.
+#[derive(Clone)]
+pub struct Backlog(std::sync::Weak<Lane>);
+
+impl Backlog {
+    pub(crate) fn of(lane: &Arc<Lane>) -> Self {
+        Self(Arc::downgrade(lane))
+    }
+
+    /// How many there are now; none once the stream has ended.
+    pub fn unread(&self) -> usize {
+        let Some(lane) = self.0.upgrade() else { return 0 };
+        let mut inlet = lock(&lane.inlet);
+        inlet.stream.as_mut().map_or(0, |stream| stream.flow_control().used_capacity())
+    }
+}
+
+impl std::fmt::Debug for Backlog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Backlog({})", self.unread())
+    }
+}
+
 impl Inlet {
     fn compact(&mut self, unread: usize) {
         let Some(stream) = self.stream.as_mut() else { return };

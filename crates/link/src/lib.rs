@@ -59,6 +59,7 @@ pub use handshake::{
     AgentInfo, Credential, HandshakeError, Hello, Purpose, Refusal, RefusalCode, Versions, Welcome,
 };
 pub use keepalive::{Keepalive, Signs, Step};
+pub use lane::Backlog;
 pub use meter::LinkStats;
 pub use net::{NetDialer, tcp};
 pub use relay::{Relayed, relay};

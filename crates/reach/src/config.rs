@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 
 pub use self::kas::{GitlabSection, KasSection};
 use crate::audit::AuditConfig;
+use crate::gateway::PortConfig;
 use crate::quota::QuotaConfig;
+use crate::vouch::{CertificateConfig, OidcConfig};
 
 /// A gateway: five listeners, each with its own address and TLS.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -45,6 +47,17 @@ pub struct GatewayConfig {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
     pub store_grace: Duration,
+    /// How old a link may grow before its agent is asked to open another one; a fifth of it earlier for
+    /// some, so that not all move at once.
+    #[serde(with = "humantime_serde")]
+    #[schemars(with = "Option<String>")]
+    pub max_connection_age: Option<Duration>,
+    /// Identity providers whose tokens are taken besides those of `tarbet user add`.
+    pub oidc: Vec<OidcConfig>,
+    /// Who the holders of client certificates are.
+    pub certificates: CertificateConfig,
+    /// TCP ports that lead to a host behind a site, for whoever reaches them.
+    pub ports: Vec<PortConfig>,
     /// Limits for each site and each caller.
     pub quotas: QuotaConfig,
     /// The record of who asked for what.
@@ -67,6 +80,10 @@ impl Default for GatewayConfig {
             max_wait: Duration::from_secs(20),
             recheck: Duration::from_secs(20),
             store_grace: Duration::from_hours(1),
+            max_connection_age: Some(Duration::from_hours(2)),
+            oidc: Vec::new(),
+            certificates: CertificateConfig::default(),
+            ports: Vec::new(),
             quotas: QuotaConfig::default(),
             audit: AuditConfig::default(),
             remembered_requests: 10_000,
@@ -104,6 +121,9 @@ pub struct TlsFiles {
     pub key_file: Option<PathBuf>,
     /// The folder of the built-in authority, for one machine or a trial; made if it is missing.
     pub authority_folder: Option<PathBuf>,
+    /// The authorities of client certificates; callers who show one need no token. Only for the API and
+    /// the Kubernetes listener.
+    pub client_ca_file: Option<PathBuf>,
     /// The names and addresses in the certificates that the built-in authority issues.
     pub names: Vec<String>,
 }
@@ -182,6 +202,24 @@ impl GatewayConfig {
             found.push(("remembered_requests".into(), "must be at least 1".into()));
         }
         found.extend(self.kas.mistakes().into_iter().map(|(name, text)| (format!("kas.{name}"), text)));
+        for (name, tls) in [("agents", &self.agents.tls), ("private", &self.private.tls)] {
+            if tls.as_ref().is_some_and(|tls| tls.client_ca_file.is_some()) {
+                let text = "only the api and the kubernetes listener know callers by their certificates";
+                found.push((format!("{name}.tls.client_ca_file"), text.into()));
+            }
+        }
+        if self.max_connection_age.is_some_and(|age| age < Duration::from_millis(100)) {
+            found.push(("max_connection_age".into(), "must be at least 100 ms; null for no limit".into()));
+        }
+        for (index, issuer) in self.oidc.iter().enumerate() {
+            let mistakes = issuer.mistakes().into_iter();
+            found.extend(mistakes.map(|(name, text)| (format!("oidc.{index}.{name}"), text)));
+        }
+        for (index, port) in self.ports.iter().enumerate() {
+            if let Err(text) = port.check() {
+                found.push((format!("ports.{index}.target"), text));
+            }
+        }
         found.extend(self.quotas.mistakes().into_iter().map(|(name, text)| (format!("quotas.{name}"), text)));
         found
     }

@@ -8,8 +8,8 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::{Request, Response, StatusCode};
 use tarbet_link::{
-    Body, ByteStream, Denial, Handler, IncomingCall, IncomingStream, IncomingUpgrade, LinkError, Target,
-    Upgraded, relay,
+    Body, ByteStream, Denial, Duplex, Handler, IncomingCall, IncomingStream, IncomingUpgrade, LinkError,
+    Target, Upgraded, relay,
 };
 use tarbet_telemetry::{Coded, Problem};
 
@@ -38,6 +38,7 @@ impl<O: Onward> Handler for Forwarder<O> {
         async move {
             let target = call.target.ok_or_else(no_target)?;
             let (response, permit) = self.0.call(target, call.request).await?;
+            permit.follow(response.body().backlog());
             Ok(if permit.counts() { response.map(|body| guard_body(body, permit)) } else { response })
         }
         .boxed()
@@ -46,7 +47,8 @@ impl<O: Onward> Handler for Forwarder<O> {
     fn stream(&self, incoming: IncomingStream) -> BoxFuture<'_, ()> {
         async move {
             match self.0.open(incoming.target().clone()).await {
-                Ok((further, _permit)) => {
+                Ok((further, permit)) => {
+                    permit.follow(further.backlog());
                     if let Ok(near) = incoming.accept() {
                         // Either end may break off at any time; both know why by themselves.
                         let _ = relay(near, further).await;

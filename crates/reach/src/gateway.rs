@@ -4,19 +4,25 @@
 //! gateways, and (in the process around it) observability. Replicas are equal; what they share is
 //! the store. Start from [`Gateway::bind`].
 
+mod age;
 mod agents;
 mod api;
 mod callers;
 mod kas;
 mod kube;
+mod module;
 mod node;
+mod ports;
 mod private;
 mod ticket;
 
 pub use api::{LinkView, NewSite, NewToken, SiteView, TokenView};
+pub use module::{Asker, Module};
 pub use node::{Node, Sharing};
+pub use ports::PortConfig;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use tarbet_identity::jwt::hmac_secret_from_file;
@@ -28,12 +34,13 @@ use tarbet_telemetry::{Coded, Health, Metrics, Problem, Stage, Supervisor};
 use tokio_util::task::TaskTracker;
 
 use node::Hub;
+use ports::Port;
 
 use crate::audit::{AuditLog, Writer};
 use crate::config::GatewayConfig;
 use crate::dial;
 use crate::directory::{Directory, Principal};
-use crate::listen::Listener;
+use crate::listen::{Listener, Origin};
 use crate::registry::Rhythm;
 
 /// A gateway whose listeners are bound and whose tasks are not started yet.
@@ -44,6 +51,7 @@ pub struct Gateway {
     /// Absent if Kubernetes clients are not let in.
     kubernetes: Option<Listener>,
     private: Listener,
+    ports: Vec<(Listener, Arc<Port>)>,
     audit: Option<Writer>,
 }
 
@@ -110,6 +118,14 @@ impl Gateway {
         let private =
             Listener::bind("private", config.private.listen, config.private.tls.as_ref(), &["h2"]).await?;
 
+        let mut ports = Vec::new();
+        for port in &config.ports {
+            let leads = Port::new(port).map_err(|cause| {
+                Problem::new(&ground::CONFIG_INVALID, "A port leads nowhere.").because(cause)
+            })?;
+            ports.push((Listener::bind("port", port.listen, None, &[]).await?, Arc::new(leads)));
+        }
+
         let directory = Directory::new(store).map_err(internal)?;
         if let Some(file) = &config.admin_token_file {
             first_admin(&directory, file).await?;
@@ -122,7 +138,7 @@ impl Gateway {
         let connect =
             dial::to_gateways(config.private.ca_file.as_deref(), config.private.tls_server_name.as_deref())?;
         let node = Node::new(config, store, sharing, secret, connect, audit, metrics)?;
-        Ok(Self { node, agents, api, kubernetes, private, audit: writer })
+        Ok(Self { node, agents, api, kubernetes, private, ports, audit: writer })
     }
 
     /// Where it listens.
@@ -133,6 +149,16 @@ impl Gateway {
             kubernetes: self.kubernetes.as_ref().map(Listener::address),
             private: self.private.address(),
         }
+    }
+
+    /// Where the ports that lead to sites listen, in the order of the configuration.
+    pub fn ports(&self) -> Vec<SocketAddr> {
+        self.ports.iter().map(|(listener, _)| listener.address()).collect()
+    }
+
+    /// The gateway itself, without its listeners.
+    pub fn node(&self) -> Node {
+        self.node.clone()
     }
 
     /// The API as a service of this process, with the same callers' tokens as on its listener.
@@ -152,7 +178,7 @@ impl Gateway {
 
     /// Starts everything under the supervisor.
     pub fn start(self, supervisor: &Supervisor, health: &Health) {
-        let Self { node, agents, api, kubernetes, private, audit } = self;
+        let Self { node, agents, api, kubernetes, private, ports, audit } = self;
         let part = health.part("gateway");
         part.ready();
         let requests = node.requests().clone();
@@ -160,7 +186,7 @@ impl Gateway {
 
         let serving = node.clone();
         intake(supervisor, "agent listener", agents, &links, move |stream, peer| {
-            serving.clone().agent(stream, peer)
+            serving.clone().agent(stream, peer.address)
         });
         let serving = node.clone();
         intake(supervisor, "api listener", api, &requests, move |stream, peer| {
@@ -174,8 +200,14 @@ impl Gateway {
         }
         let serving = node.clone();
         intake(supervisor, "private listener", private, &requests, move |stream, peer| {
-            serving.clone().gateway(stream, peer)
+            serving.clone().gateway(stream, peer.address)
         });
+        for (listener, port) in ports {
+            let serving = node.clone();
+            intake(supervisor, "port listener", listener, &requests, move |stream, peer| {
+                serving.clone().port(Arc::clone(&port), stream, peer.address)
+            });
+        }
 
         // Held to the very end: a part that is dropped is no longer missed by the readiness probe.
         let leaving = supervisor.stopping(Stage::Intake);
@@ -189,6 +221,16 @@ impl Gateway {
         supervisor.spawn(Stage::Work, "links", |stop| async move {
             working.recheck(stop).await;
             working.leave(links).await;
+            Ok(())
+        });
+        let ageing = node.clone();
+        supervisor.spawn(Stage::Work, "age of links", |stop| async move {
+            ageing.retire(stop).await;
+            Ok(())
+        });
+        let keeping = node.clone();
+        supervisor.spawn(Stage::Upkeep, "keys of issuers", |stop| async move {
+            keeping.keep_keys(stop).await;
             Ok(())
         });
         if let Some(registry) = node.registry() {
@@ -215,7 +257,7 @@ fn intake<S, F>(
     tasks: &TaskTracker,
     serve: S,
 ) where
-    S: Fn(tarbet_link::ByteStream, SocketAddr) -> F + Send + Sync + 'static,
+    S: Fn(tarbet_link::ByteStream, Origin) -> F + Send + Sync + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
     let tasks = tasks.clone();

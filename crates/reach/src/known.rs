@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use crate::directory::{Admitted, Directory, DirectoryError, Principal};
 use crate::kas::Agent;
 use crate::names::SiteName;
+use crate::vouch::{Oidc, looks_like_jwt};
 
 /// How long an answer is used without asking: well below the minute in which a revocation must act.
 const FRESH: Duration = Duration::from_secs(5);
@@ -118,6 +119,7 @@ struct Inner {
     sites: Memory<SiteName, ()>,
     numbers: Memory<i64, SiteName>,
     agents: Memory<String, KnownAgent>,
+    issuers: Vec<Arc<Oidc>>,
 }
 
 #[derive(Clone)]
@@ -135,8 +137,8 @@ struct Caller {
 }
 
 impl Known {
-    /// What this directory says; for `grace` also while it cannot be asked.
-    pub(crate) fn new(directory: Directory, grace: Duration) -> Self {
+    /// What this directory says, for `grace` also while it cannot be asked; and these identity providers.
+    pub(crate) fn new(directory: Directory, grace: Duration, issuers: Vec<Arc<Oidc>>) -> Self {
         let inner = Inner {
             directory,
             grace,
@@ -144,8 +146,14 @@ impl Known {
             sites: Memory::default(),
             numbers: Memory::default(),
             agents: Memory::default(),
+            issuers,
         };
         Self(Arc::new(inner))
+    }
+
+    /// Who an identity provider says the bearer of this token is.
+    fn vouched(&self, presented: &str, now: Timestamp) -> Option<(Principal, Timestamp)> {
+        self.0.issuers.iter().find_map(|issuer| issuer.caller(presented, now))
     }
 
     /// The directory itself.
@@ -153,7 +161,7 @@ impl Known {
         &self.0.directory
     }
 
-    /// Who presents this user token.
+    /// Who presents this token: a user's, or one of an identity provider.
     pub(crate) async fn caller(
         &self,
         presented: &str,
@@ -161,11 +169,20 @@ impl Known {
     ) -> Result<Arc<Principal>, DirectoryError> {
         let refused = || DirectoryError::Refused(tarbet_identity::Refusal::Mismatch);
         let hash = hash_opaque(presented);
-        let ask = async {
-            let (principal, expires) = self.0.directory.authenticate(presented, now).await?;
-            Ok(Caller { hash, principal: Arc::new(principal), expires })
+        let caller = if looks_like_jwt(presented) && !self.0.issuers.is_empty() {
+            let ask = async {
+                let (principal, expires) = self.vouched(presented, now).ok_or_else(refused)?;
+                Ok(Caller { hash, principal: Arc::new(principal), expires: Some(expires) })
+            };
+            // No store is asked, so that there is nothing to bridge.
+            self.0.callers.consult(hash.id(), Duration::ZERO, ask).await?
+        } else {
+            let ask = async {
+                let (principal, expires) = self.0.directory.authenticate(presented, now).await?;
+                Ok(Caller { hash, principal: Arc::new(principal), expires })
+            };
+            self.0.callers.consult(hash.id(), self.0.grace, ask).await?
         };
-        let caller = self.0.callers.consult(hash.id(), self.0.grace, ask).await?;
         // The name under which it is remembered is only the beginning of the hash.
         if caller.hash != hash || caller.expires.is_some_and(|end| end <= now) {
             return Err(refused());
@@ -243,7 +260,7 @@ mod tests {
         let ann = Principal { name: "ann".into(), admin: true, roles: BTreeMap::new() };
         let token = directory.add_principal(&ann, Timestamp::now()).await.unwrap();
         directory.add_site(&rig::site("lab"), Timestamp::now()).await.unwrap();
-        (Known::new(directory, HOUR), backend, token.text().expose().to_owned())
+        (Known::new(directory, HOUR, Vec::new()), backend, token.text().expose().to_owned())
     }
 
     #[tokio::test(start_paused = true)]

@@ -27,3 +27,4 @@ pub mod registry;
 mod rig;
 pub mod route;
 pub mod story;
+pub mod vouch;

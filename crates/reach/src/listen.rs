@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tarbet_identity::authority::{Authority, Leaf, Usage};
-use tarbet_identity::tls::{Acceptor, CredentialSource, ServerTls};
+use tarbet_identity::tls::{Acceptor, CaSource, ClientCerts, CredentialSource, PeerIdentity, ServerTls};
 use tarbet_link::ByteStream;
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::ground;
@@ -22,6 +22,21 @@ use crate::config::{TlsFiles, TlsSource};
 const CERTIFICATE_CHECK: Duration = Duration::from_secs(10);
 /// A pause after the kernel refused a connection, most often for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Where a connection comes from.
+#[derive(Debug, Clone)]
+pub struct Origin {
+    /// The address.
+    pub address: SocketAddr,
+    /// The certificate it showed, if it was asked for one and an authority of ours has signed it.
+    pub certificate: Option<Box<PeerIdentity>>,
+}
+
+impl From<SocketAddr> for Origin {
+    fn from(address: SocketAddr) -> Self {
+        Self { address, certificate: None }
+    }
+}
 
 /// A bound listener.
 pub struct Listener {
@@ -64,7 +79,7 @@ impl Listener {
     /// them.
     pub async fn run<S, F>(self, stop: CancellationToken, tasks: TaskTracker, serve: S)
     where
-        S: Fn(ByteStream, SocketAddr) -> F + Send + Sync + 'static,
+        S: Fn(ByteStream, Origin) -> F + Send + Sync + 'static,
         F: Future<Output = ()> + Send + 'static,
     {
         let serve = Arc::new(serve);
@@ -91,7 +106,7 @@ impl Listener {
             let (serve, tls, name) = (Arc::clone(&serve), self.tls.clone(), self.name);
             tasks.spawn(async move {
                 match secure(stream, tls).await {
-                    Ok(stream) => serve(stream, peer).await,
+                    Ok((stream, certificate)) => serve(stream, Origin { address: peer, certificate }).await,
                     Err(error) => {
                         tracing::debug!(listener = name, %peer, %error, "A connection was not secured.");
                     }
@@ -101,12 +116,17 @@ impl Listener {
     }
 }
 
-async fn secure(stream: TcpStream, tls: Option<Acceptor>) -> Result<ByteStream, String> {
+type Certificate = Option<Box<PeerIdentity>>;
+
+async fn secure(stream: TcpStream, tls: Option<Acceptor>) -> Result<(ByteStream, Certificate), String> {
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
     match tls {
-        None => Ok(tarbet_link::tcp(stream)),
+        None => Ok((tarbet_link::tcp(stream), None)),
         Some(tls) => match tls.accept(stream).await {
-            Ok(stream) => Ok(ByteStream::new(stream)),
+            Ok(stream) => {
+                let certificate = stream.peer().cloned().map(Box::new);
+                Ok((ByteStream::new(stream), certificate))
+            }
             Err(error) => Err(chain(&error)),
         },
     }
@@ -130,7 +150,11 @@ fn acceptor(name: &str, files: &TlsFiles, alpn: &[&str]) -> Result<Acceptor, Pro
             CredentialSource::Issued { authority: Arc::new(authority), leaf: leaf(&files.names) }
         }
     };
-    ServerTls::new(source).alpn(alpn).build(now).map_err(|error| unusable(chain(&error)))
+    let clients = match &files.client_ca_file {
+        Some(file) => ClientCerts::Optional(CaSource::File(file.clone())),
+        None => ClientCerts::NotAsked,
+    };
+    ServerTls::new(source).clients(clients).alpn(alpn).build(now).map_err(|error| unusable(chain(&error)))
 }
 
 fn leaf(names: &[String]) -> Leaf {

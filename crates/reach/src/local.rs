@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use tarbet_identity::Pin;
-use tarbet_link::handshake::Refusal;
+use tarbet_link::handshake::{Purpose, Refusal};
 use tarbet_link::{Caller, Dialer, Link};
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -20,6 +20,11 @@ pub trait Way: Dialer + Caller {
 
     /// Ends it now and tells the agent why.
     fn dismiss(&self, refusal: Refusal);
+
+    /// What the agent opened it for.
+    fn purpose(&self) -> Purpose {
+        Purpose::General
+    }
 }
 
 impl Way for Link {
@@ -29,6 +34,10 @@ impl Way for Link {
 
     fn dismiss(&self, refusal: Refusal) {
         Self::dismiss(self, refusal);
+    }
+
+    fn purpose(&self) -> Purpose {
+        self.info().agent.purpose
     }
 }
 
@@ -154,16 +163,18 @@ impl LocalLinks {
         self.lock().by_id.get(&id).cloned()
     }
 
-    /// A link to the site that was not tried yet, each in turn.
-    pub fn pick(&self, site: &SiteName, tried: &[LinkId]) -> Option<Arc<Held>> {
+    /// A link to the site that was not tried yet, each in turn; one for this purpose, if there is one.
+    pub fn pick(&self, site: &SiteName, purpose: Purpose, tried: &[LinkId]) -> Option<Arc<Held>> {
         let mut tables = self.lock();
         tables.turn = tables.turn.wrapping_add(1);
         let turn = tables.turn;
         let links = tables.by_site.get(site)?;
-        (0..links.len())
+        let mut left = (0..links.len())
             .map(|step| &links[(turn + step) % links.len()])
-            .find(|link| !tried.contains(&link.id))
-            .cloned()
+            .filter(|link| !tried.contains(&link.id));
+        let first = left.next()?;
+        let suits = |link: &&Arc<Held>| link.way.purpose() == purpose;
+        Some(Arc::clone(if suits(&first) { first } else { left.find(suits).unwrap_or(first) }))
     }
 
     /// The links to a site.

@@ -4,11 +4,12 @@
 //! are kept by one moment per key (GCRA), so a limit costs the same whatever its value.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tarbet_link::Backlog;
 use tarbet_telemetry::codes::reach;
 use tarbet_telemetry::{Coded, Problem};
 use tokio::time::Instant;
@@ -17,6 +18,8 @@ use crate::names::SiteName;
 
 /// Keys that are remembered only for their rate are looked through when there are this many more.
 const SWEEP: usize = 1024;
+/// How long a sum of waiting bytes is good enough.
+const ADD_UP: Duration = Duration::from_millis(20);
 
 /// The limits of a gateway.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -36,6 +39,9 @@ pub struct SiteLimits {
     pub links: usize,
     /// Requests and streams under way.
     pub streams: Option<usize>,
+    /// Bytes that wait in this gateway because the other side does not read them; beyond that nothing new
+    /// is begun.
+    pub bytes_in_flight: Option<u64>,
     /// Requests and streams begun in a second.
     pub requests_per_second: Option<u32>,
     /// How many may come at once before the rate counts; a second's worth if absent.
@@ -44,7 +50,7 @@ pub struct SiteLimits {
 
 impl Default for SiteLimits {
     fn default() -> Self {
-        Self { links: 256, streams: None, requests_per_second: None, burst: None }
+        Self { links: 256, streams: None, bytes_in_flight: None, requests_per_second: None, burst: None }
     }
 }
 
@@ -56,6 +62,9 @@ pub struct PrincipalLimits {
     pub links: Option<usize>,
     /// Requests and streams under way.
     pub streams: Option<usize>,
+    /// Bytes that wait in this gateway because the other side does not read them; beyond that nothing new
+    /// is begun.
+    pub bytes_in_flight: Option<u64>,
     /// Requests and streams begun in a second.
     pub requests_per_second: Option<u32>,
     /// How many may come at once before the rate counts; a second's worth if absent.
@@ -69,10 +78,12 @@ impl QuotaConfig {
         let values = [
             ("site.links", Some(site.links as u64)),
             ("site.streams", site.streams.map(|value| value as u64)),
+            ("site.bytes_in_flight", site.bytes_in_flight),
             ("site.requests_per_second", site.requests_per_second.map(u64::from)),
             ("site.burst", site.burst.map(u64::from)),
             ("principal.links", principal.links.map(|value| value as u64)),
             ("principal.streams", principal.streams.map(|value| value as u64)),
+            ("principal.bytes_in_flight", principal.bytes_in_flight),
             ("principal.requests_per_second", principal.requests_per_second.map(u64::from)),
             ("principal.burst", principal.burst.map(u64::from)),
         ];
@@ -130,10 +141,15 @@ struct Usage {
     streams: usize,
     links: usize,
     due: Option<Instant>,
+    /// What waits to be read, by the number of its permit.
+    backlogs: HashMap<u64, Backlog>,
+    /// What they came to when they were last added up.
+    waiting: Option<(Instant, u64)>,
 }
 
 struct Rule {
     streams: Option<(usize, &'static str)>,
+    bytes: Option<(u64, &'static str)>,
     rate: Option<(u32, u32, &'static str)>,
 }
 
@@ -142,7 +158,7 @@ struct Rule {
 pub struct Quotas(Arc<Inner>);
 
 struct Inner {
-    config: QuotaConfig,
+    config: RwLock<Arc<QuotaConfig>>,
     used: Mutex<Books>,
 }
 
@@ -150,12 +166,19 @@ struct Inner {
 struct Books {
     usage: HashMap<Key, Usage>,
     sweep_at: usize,
+    permits: u64,
 }
 
 /// The right to one request or stream; gives it back when dropped.
 #[must_use = "the request counts only while this is held"]
 #[derive(Default)]
-pub struct Permit(Option<(Quotas, [Key; 2])>);
+pub struct Permit(Option<Counted>);
+
+struct Counted {
+    quotas: Quotas,
+    keys: [Key; 2],
+    number: u64,
+}
 
 /// The right to one connection; gives it back when dropped.
 #[must_use = "the connection counts only while this is held"]
@@ -164,17 +187,23 @@ pub struct LinkPermit(Quotas, Key);
 impl Quotas {
     /// These limits, and nothing used yet.
     pub fn new(config: QuotaConfig) -> Self {
-        Self(Arc::new(Inner { config, used: Mutex::default() }))
+        Self(Arc::new(Inner { config: RwLock::new(Arc::new(config)), used: Mutex::default() }))
     }
 
     /// The limits.
-    pub fn config(&self) -> &QuotaConfig {
-        &self.0.config
+    pub fn config(&self) -> Arc<QuotaConfig> {
+        Arc::clone(&self.0.config.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Other limits from now on. What is under way goes on, and counts if it was counted before.
+    pub fn replace(&self, config: QuotaConfig) {
+        *self.0.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
     }
 
     /// Counts one request or stream of a caller to a site, or says which limit it meets.
     pub fn enter(&self, site: &SiteName, principal: &str, now: Instant) -> Result<Permit, Exceeded> {
-        let (of_site, of_principal) = (self.site_rule(), self.principal_rule());
+        let config = self.config();
+        let (of_site, of_principal) = (site_rule(&config), principal_rule(&config));
         if of_site.is_empty() && of_principal.is_empty() {
             return Ok(Permit::default());
         }
@@ -184,13 +213,15 @@ impl Quotas {
         // Both must agree before either is charged.
         let first = books.check(&keys[0], &of_site, now)?;
         let second = books.check(&keys[1], &of_principal, now)?;
+        books.permits += 1;
+        let number = books.permits;
         for (key, due) in keys.iter().zip([first, second]) {
             let usage = books.usage.entry(key.clone()).or_default();
             usage.streams += 1;
             usage.due = due;
         }
         drop(books);
-        Ok(Permit(Some((self.clone(), keys))))
+        Ok(Permit(Some(Counted { quotas: self.clone(), keys, number })))
     }
 
     /// Counts one connection of a caller, or says that it has too many.
@@ -198,7 +229,7 @@ impl Quotas {
         let key = Key::Principal(principal.into());
         let mut books = self.lock();
         let usage = books.usage.entry(key.clone()).or_default();
-        if let Some(limit) = self.0.config.principal.links
+        if let Some(limit) = self.config().principal.links
             && usage.links >= limit
         {
             return Err(Exceeded {
@@ -220,23 +251,6 @@ impl Quotas {
         used.usage.iter().filter(|(key, _)| matches!(key, Key::Site(_))).map(|(_, usage)| usage.streams).sum()
     }
 
-    fn site_rule(&self) -> Rule {
-        let SiteLimits { streams, requests_per_second, burst, .. } = self.0.config.site;
-        Rule {
-            streams: streams.map(|limit| (limit, "site.streams")),
-            rate: requests_per_second.map(|rate| (rate, burst.unwrap_or(rate), "site.requests_per_second")),
-        }
-    }
-
-    fn principal_rule(&self) -> Rule {
-        let PrincipalLimits { streams, requests_per_second, burst, .. } = self.0.config.principal;
-        Rule {
-            streams: streams.map(|limit| (limit, "principal.streams")),
-            rate: requests_per_second
-                .map(|rate| (rate, burst.unwrap_or(rate), "principal.requests_per_second")),
-        }
-    }
-
     fn leave(&self, key: &Key, change: impl FnOnce(&mut Usage)) {
         let mut books = self.lock();
         if let Some(usage) = books.usage.get_mut(key) {
@@ -252,9 +266,27 @@ impl Quotas {
     }
 }
 
+fn site_rule(config: &QuotaConfig) -> Rule {
+    let SiteLimits { streams, bytes_in_flight, requests_per_second, burst, .. } = config.site;
+    Rule {
+        streams: streams.map(|limit| (limit, "site.streams")),
+        bytes: bytes_in_flight.map(|limit| (limit, "site.bytes_in_flight")),
+        rate: requests_per_second.map(|rate| (rate, burst.unwrap_or(rate), "site.requests_per_second")),
+    }
+}
+
+fn principal_rule(config: &QuotaConfig) -> Rule {
+    let PrincipalLimits { streams, bytes_in_flight, requests_per_second, burst, .. } = config.principal;
+    Rule {
+        streams: streams.map(|limit| (limit, "principal.streams")),
+        bytes: bytes_in_flight.map(|limit| (limit, "principal.bytes_in_flight")),
+        rate: requests_per_second.map(|rate| (rate, burst.unwrap_or(rate), "principal.requests_per_second")),
+    }
+}
+
 impl Rule {
     fn is_empty(&self) -> bool {
-        self.streams.is_none() && self.rate.is_none()
+        self.streams.is_none() && self.bytes.is_none() && self.rate.is_none()
     }
 }
 
@@ -262,11 +294,23 @@ impl Usage {
     fn is_idle(&self, now: Instant) -> bool {
         self.streams == 0 && self.links == 0 && self.due.is_none_or(|due| due <= now)
     }
+
+    /// Bytes that wait to be read. Adding them up touches every stream, so it is not done for every request.
+    fn waiting(&mut self, now: Instant) -> u64 {
+        match self.waiting {
+            Some((at, bytes)) if now < at + ADD_UP => bytes,
+            _ => {
+                let bytes = self.backlogs.values().map(|backlog| backlog.unread() as u64).sum();
+                self.waiting = Some((now, bytes));
+                bytes
+            }
+        }
+    }
 }
 
 impl Books {
-    fn check(&self, key: &Key, rule: &Rule, now: Instant) -> Result<Option<Instant>, Exceeded> {
-        let usage = self.usage.get(key);
+    fn check(&mut self, key: &Key, rule: &Rule, now: Instant) -> Result<Option<Instant>, Exceeded> {
+        let mut usage = self.usage.get_mut(key);
         let met = |limit, setting, value, retry_after| Exceeded {
             owner: key.owner(),
             limit,
@@ -275,9 +319,14 @@ impl Books {
             retry_after,
         };
         if let Some((limit, setting)) = rule.streams
-            && usage.is_some_and(|usage| usage.streams >= limit)
+            && usage.as_ref().is_some_and(|usage| usage.streams >= limit)
         {
             return Err(met("requests under way", setting, limit as u64, None));
+        }
+        if let Some((limit, setting)) = rule.bytes
+            && usage.as_mut().is_some_and(|usage| usage.waiting(now) >= limit)
+        {
+            return Err(met("bytes that wait to be read", setting, limit, None));
         }
         let due = usage.and_then(|usage| usage.due);
         match rule.rate {
@@ -310,13 +359,27 @@ impl Permit {
     pub fn counts(&self) -> bool {
         self.0.is_some()
     }
+
+    /// Counts what waits in this stream to be read, too.
+    pub fn follow(&self, backlog: Option<Backlog>) {
+        let (Some(Counted { quotas, keys, number }), Some(backlog)) = (&self.0, backlog) else { return };
+        let mut books = quotas.lock();
+        for key in keys {
+            if let Some(usage) = books.usage.get_mut(key) {
+                usage.backlogs.insert(*number, backlog.clone());
+            }
+        }
+    }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if let Some((quotas, keys)) = self.0.take() {
+        if let Some(Counted { quotas, keys, number }) = self.0.take() {
             for key in &keys {
-                quotas.leave(key, |usage| usage.streams -= 1);
+                quotas.leave(key, |usage| {
+                    usage.streams -= 1;
+                    usage.backlogs.remove(&number);
+                });
             }
         }
     }
@@ -329,99 +392,4 @@ impl Drop for LinkPermit {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn quotas(site: SiteLimits, principal: PrincipalLimits) -> Quotas {
-        Quotas::new(QuotaConfig { site, principal })
-    }
-
-    fn lab() -> SiteName {
-        "lab".parse().unwrap()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn streams_are_counted_until_they_end_and_nothing_is_left_behind() {
-        let quotas =
-            quotas(SiteLimits { streams: Some(2), ..SiteLimits::default() }, PrincipalLimits::default());
-        let now = Instant::now();
-        let first = quotas.enter(&lab(), "ann", now).unwrap();
-        let second = quotas.enter(&lab(), "bob", now).unwrap();
-        let refused = quotas.enter(&lab(), "ann", now).err().unwrap();
-        assert_eq!((refused.setting, refused.value), ("site.streams", 2));
-        assert!(refused.problem().message.contains("`lab`"), "{refused}");
-        drop(quotas.enter(&"other".parse().unwrap(), "ann", now).unwrap());
-        drop(first);
-        drop(quotas.enter(&lab(), "ann", now).unwrap());
-        drop(second);
-        assert_eq!(quotas.counted(), 0);
-        assert!(quotas.lock().usage.is_empty());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_refusal_by_one_limit_does_not_charge_the_other() {
-        let rate = PrincipalLimits { requests_per_second: Some(1), ..PrincipalLimits::default() };
-        let quotas = quotas(SiteLimits { streams: Some(1), ..SiteLimits::default() }, rate);
-        let held = quotas.enter(&lab(), "ann", Instant::now()).unwrap();
-        for _ in 0..5 {
-            assert_eq!(quotas.enter(&lab(), "bob", Instant::now()).err().unwrap().setting, "site.streams");
-        }
-        drop(held);
-        drop(quotas.enter(&lab(), "bob", Instant::now()).unwrap());
-        let early = quotas.enter(&lab(), "bob", Instant::now()).err().unwrap();
-        assert_eq!(early.setting, "principal.requests_per_second");
-        tokio::time::advance(early.retry_after.unwrap()).await;
-        drop(quotas.enter(&lab(), "bob", Instant::now()).unwrap());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn connections_of_one_caller_are_limited() {
-        let quotas =
-            quotas(SiteLimits::default(), PrincipalLimits { links: Some(1), ..PrincipalLimits::default() });
-        let held = quotas.connect("ann").unwrap();
-        assert!(quotas.connect("ann").is_err());
-        let _other = quotas.connect("bob").unwrap();
-        drop(held);
-        let _again = quotas.connect("ann").unwrap();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn without_limits_nothing_is_remembered() {
-        let quotas = quotas(SiteLimits::default(), PrincipalLimits::default());
-        let _permit = quotas.enter(&lab(), "ann", Instant::now()).unwrap();
-        assert!(quotas.lock().usage.is_empty());
-    }
-
-    proptest! {
-        #[test]
-        fn no_second_has_more_than_rate_and_burst(
-            rate in 1u32..50, burst in 1u32..20, gaps in prop::collection::vec(0u64..200, 1..300),
-        ) {
-            let start = Instant::now();
-            let (mut now, mut due, mut passed) = (start, None, Vec::new());
-            for gap in gaps {
-                now += Duration::from_millis(gap);
-                if let Ok(next) = gcra(due, now, rate, burst) {
-                    due = Some(next);
-                    passed.push(now);
-                }
-            }
-            for (i, from) in passed.iter().enumerate() {
-                let within = passed[i..].iter().take_while(|at| **at - *from < Duration::from_secs(1)).count();
-                prop_assert!(within <= (rate + burst) as usize, "{within} in a second");
-            }
-        }
-
-        #[test]
-        fn who_waits_as_long_as_told_gets_through(rate in 1u32..50, burst in 1u32..20) {
-            let now = Instant::now();
-            let mut due = None;
-            while let Ok(next) = gcra(due, now, rate, burst) {
-                due = Some(next);
-            }
-            let early = gcra(due, now, rate, burst).unwrap_err();
-            prop_assert!(gcra(due, now + early, rate, burst).is_ok());
-        }
-    }
-}
+mod tests;

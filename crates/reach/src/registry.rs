@@ -13,6 +13,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tarbet_identity::Pin;
+use tarbet_link::handshake::Purpose;
 use tarbet_store::{Commit, Error, Record, Store, Table};
 use tarbet_telemetry::problem::chain;
 use tokio::task::AbortHandle;
@@ -79,6 +80,9 @@ pub struct LinkRecord {
     pub key: Option<Pin>,
     /// Since when.
     pub since: Timestamp,
+    /// Whether the agent opened it for large transfers.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bulk: bool,
 }
 
 impl Record for LinkRecord {
@@ -92,6 +96,8 @@ pub struct Remote {
     pub link: LinkId,
     /// The gateway's private listener.
     pub url: String,
+    /// What the agent opened it for.
+    pub purpose: Purpose,
 }
 
 /// A link somewhere, as it is listed.
@@ -221,14 +227,15 @@ impl Registry {
         let mut urls: HashMap<String, Option<String>> = HashMap::new();
         let mut remotes = Vec::with_capacity(links.len());
         for ((_, id), record) in links {
-            let gateway = record.value.gateway;
+            let LinkRecord { gateway, bulk, .. } = record.value;
+            let purpose = if bulk { Purpose::Bulk } else { Purpose::General };
             let Some(link) = LinkId::parse(&id).filter(|_| gateway != self.0.own.0) else { continue };
             if !urls.contains_key(&gateway) {
                 let found = self.0.gateways.get(&gateway).await?;
                 urls.insert(gateway.clone(), found.map(|found| found.value.url));
             }
             let url = urls.get(&gateway).cloned().flatten();
-            remotes.extend(url.map(|url| Remote { link, url }));
+            remotes.extend(url.map(|url| Remote { link, url, purpose }));
         }
         Ok(remotes)
     }
@@ -373,6 +380,7 @@ impl Registry {
                 agent: held.agent.clone(),
                 key: held.key,
                 since: held.since,
+                bulk: held.way.purpose() == Purpose::Bulk,
             };
             commit = commit.with(table.put_for_op(&key(held), &record, rhythm.entry)?);
         }

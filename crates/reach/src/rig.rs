@@ -102,6 +102,11 @@ impl Joined {
 
 /// A link of an agent of this site.
 pub(crate) async fn join(site_name: &str, world: Arc<World>) -> Joined {
+    join_for(site_name, world, Purpose::General).await
+}
+
+/// The same, opened for this purpose.
+pub(crate) async fn join_for(site_name: &str, world: Arc<World>, purpose: Purpose) -> Joined {
     let (near, a) = tokio::io::duplex(64 * 1024);
     let (b, far) = tokio::io::duplex(64 * 1024);
     let wire = CancellationToken::new();
@@ -122,7 +127,7 @@ pub(crate) async fn join(site_name: &str, world: Arc<World>) -> Joined {
             instance: Uuid::nil(),
             connection: Uuid::nil(),
             services: vec!["info".into()],
-            purpose: Purpose::General,
+            purpose,
         },
     };
     let agent = async {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response};
+use tarbet_link::handshake::Purpose;
 use tarbet_link::{Address, Body, ByteStream, Caller, Dialer, LinkError, Reached, Target};
 use tarbet_telemetry::codes::reach;
 use tarbet_telemetry::problem::chain;
@@ -128,6 +129,15 @@ fn is_harmless(parts: &http::request::Parts, empty: bool) -> bool {
     safe && empty && !parts.headers.contains_key(http::header::UPGRADE)
 }
 
+/// What kind of thing is sent.
+#[derive(Clone, Copy)]
+struct Errand {
+    /// Whether it may be done twice.
+    harmless: bool,
+    /// Which links suit it best.
+    purpose: Purpose,
+}
+
 /// A way that was found.
 struct Found {
     way: Arc<dyn Way>,
@@ -178,7 +188,8 @@ impl Router {
         let lender = Lender::new(body);
         let harmless = is_harmless(&parts, lender.is_empty());
         let target = parts.extensions.get::<Target>().cloned();
-        self.attempt(site, deadline, harmless, story, |way, via| {
+        let errand = Errand { harmless, purpose: Purpose::General };
+        self.attempt(site, deadline, errand, story, |way, via| {
             let body = lender.lend();
             let mut parts = parts.clone();
             if let (Some(via), Some(target)) = (via, &target) {
@@ -205,7 +216,8 @@ impl Router {
         deadline: Instant,
         story: &Story,
     ) -> Result<ByteStream, RouteError> {
-        self.attempt(site, deadline, false, story, |way, via| {
+        let errand = Errand { harmless: false, purpose: Purpose::Bulk };
+        self.attempt(site, deadline, errand, story, |way, via| {
             let target = via.map_or_else(|| target.clone(), |via| through(via, &target));
             let first = first.clone();
             async move { way.open_with(target, first).await }
@@ -218,7 +230,7 @@ impl Router {
         &self,
         site: &SiteName,
         deadline: Instant,
-        harmless: bool,
+        errand: Errand,
         story: &Story,
         mut send: F,
     ) -> Result<T, RouteError>
@@ -228,12 +240,14 @@ impl Router {
     {
         let mut tried = Vec::new();
         let mut last: Option<LinkError> = None;
+        let Errand { harmless, purpose } = errand;
         let mut uncertain = if harmless { UNCERTAIN } else { 0 };
         loop {
             // A link that is full is no reason to wait for another one.
             let patience =
                 if matches!(last, Some(LinkError::Busy { .. })) { Instant::now() } else { deadline };
-            let Found { way, link, through } = match (self.find(site, &tried, patience, story).await, last) {
+            let found = self.find(site, purpose, &tried, patience, story).await;
+            let Found { way, link, through } = match (found, last) {
                 (Ok(found), _) => found,
                 // What broke says more than that nothing came after it.
                 (Err(RouteError::NotConnected { .. }), Some(source)) => {
@@ -268,11 +282,12 @@ impl Router {
     async fn find(
         &self,
         site: &SiteName,
+        purpose: Purpose,
         tried: &[LinkId],
         deadline: Instant,
         story: &Story,
     ) -> Result<Found, RouteError> {
-        let own = || self.local.pick(site, tried).map(Found::here);
+        let own = || self.local.pick(site, purpose, tried).map(Found::here);
         if let Some(found) = own() {
             return Ok(found);
         }
@@ -287,7 +302,7 @@ impl Router {
             if let Some(found) = own() {
                 return Ok(found);
             }
-            let again = match self.find_elsewhere(site, tried).await? {
+            let again = match self.find_elsewhere(site, purpose, tried).await? {
                 Elsewhere::Found(found) => return Ok(found),
                 Elsewhere::Nobody => deadline,
                 Elsewhere::Unreachable => deadline.min(Instant::now() + LOOK_AGAIN),
@@ -305,13 +320,19 @@ impl Router {
         }
     }
 
-    async fn find_elsewhere(&self, site: &SiteName, tried: &[LinkId]) -> Result<Elsewhere, RouteError> {
+    async fn find_elsewhere(
+        &self,
+        site: &SiteName,
+        purpose: Purpose,
+        tried: &[LinkId],
+    ) -> Result<Elsewhere, RouteError> {
         let Some(registry) = &self.registry else { return Ok(Elsewhere::Nobody) };
         let remotes = registry.elsewhere(site).await;
-        let remotes = remotes.map_err(|source| RouteError::Registry { site: site.clone(), source })?;
+        let mut remotes = remotes.map_err(|source| RouteError::Registry { site: site.clone(), source })?;
+        remotes.sort_by_key(|remote| remote.purpose != purpose);
         let mut outcome = Elsewhere::Nobody;
         let mut silent: Vec<String> = Vec::new();
-        for Remote { link, url } in remotes.into_iter().filter(|remote| !tried.contains(&remote.link)) {
+        for Remote { link, url, .. } in remotes.into_iter().filter(|remote| !tried.contains(&remote.link)) {
             if silent.contains(&url) {
                 continue;
             }

@@ -2,11 +2,16 @@
 
 #[cfg(test)]
 mod it {
+    mod ageing;
     mod flaky;
     mod gateways;
+    mod hostile;
     mod kas;
     mod lab;
+    mod listeners;
     mod net;
+    mod principals;
     mod proofs;
+    mod sample;
     mod simulation;
 }

@@ -1,7 +1,7 @@
 //! The one place where what arrives meets the policy, is put on record, and then meets its service.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -22,7 +22,7 @@ use crate::audit::{AuditLog, Event};
 /// Brings what arrives to its service, if the policy permits.
 pub struct Dispatcher {
     services: BTreeMap<String, Arc<dyn Service>>,
-    policy: Policy,
+    policy: RwLock<Arc<Policy>>,
     callers: Option<Callers>,
     end_to_end: Option<EndToEnd>,
     audit: AuditLog,
@@ -35,12 +35,25 @@ impl Dispatcher {
         let services = services.into_iter().filter(|service| policy.offers(service.name()));
         Self {
             services: services.map(|service| (service.name().to_owned(), service)).collect(),
-            policy,
+            policy: RwLock::new(Arc::new(policy)),
             callers: None,
             end_to_end: None,
             audit: AuditLog::none(),
             site: None,
         }
+    }
+
+    /// Another policy from the next request on; false if it is the same. Services that were not offered
+    /// at the start stay away until the agent starts again: its gateways know what it offers.
+    pub fn govern(&self, policy: Policy) -> bool {
+        let mut current = self.policy.write().unwrap_or_else(PoisonError::into_inner);
+        let changed = **current != policy;
+        *current = Arc::new(policy);
+        changed
+    }
+
+    fn policy(&self) -> Arc<Policy> {
+        Arc::clone(&self.policy.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Believes callers whose tokens these are.
@@ -150,11 +163,11 @@ impl Door {
 
     /// Judges what came without a token of its own.
     fn judge(&self, wanted: &Wanted, caller: Option<&str>) -> Result<(), Denial> {
-        let Policy { accept_plain, .. } = self.dispatcher.policy;
-        if !accept_plain && matches!(self.origin, Origin::Link) {
+        let policy = self.dispatcher.policy();
+        if !policy.accept_plain && matches!(self.origin, Origin::Link) {
             return Err(refusal("it takes only what is sealed from the client to the agent"));
         }
-        match self.dispatcher.policy.judge(wanted, caller) {
+        match policy.judge(wanted, caller) {
             Verdict::Permit => Ok(()),
             Verdict::Refuse(reason) => Err(refusal(&reason)),
         }

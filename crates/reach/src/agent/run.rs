@@ -15,6 +15,7 @@ use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::health::Part;
 use tarbet_telemetry::problem::chain;
 use tarbet_telemetry::{Health, Problem, Stage, Supervisor};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::callers::Callers;
@@ -28,6 +29,9 @@ use super::{Dispatcher, Door, Info, Service};
 use crate::audit::{AuditConfig, AuditLog};
 use crate::dial;
 use crate::kas::Prefix;
+
+/// How often the policy's file is looked at.
+const POLICY_CHECK: Duration = Duration::from_secs(2);
 
 /// An agent: whom it dials, as whom, and what it offers.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -47,6 +51,9 @@ pub struct AgentConfig {
     pub headers: Vec<String>,
     /// Links to keep.
     pub links: usize,
+    /// Further links for large transfers: forwards prefer them, so that they neither wait for requests nor
+    /// make them wait, and their windows fill a long line.
+    pub bulk_links: usize,
     /// The site's policy. Without one: the Kubernetes API within the agent's own RBAC.
     pub policy_file: Option<PathBuf>,
     /// The name of the site, as callers' tokens name it. Needed with `issuers`.
@@ -80,6 +87,7 @@ impl Default for AgentConfig {
             ca_file: None,
             headers: Vec::new(),
             links: 2,
+            bulk_links: 0,
             policy_file: None,
             site: None,
             issuers: Vec::new(),
@@ -165,6 +173,13 @@ pub async fn start(
         dispatcher = dispatcher.recording(log, config.site.clone());
     }
     let dispatcher = Arc::new(dispatcher);
+    if config.policy_file.is_some() {
+        let (config, governed) = (config.clone(), Arc::clone(&dispatcher));
+        supervisor.spawn(Stage::Upkeep, "policy", |stop| async move {
+            follow_policy(&config, &governed, stop).await;
+            Ok(())
+        });
+    }
     let offered = dispatcher.offered();
     tracing::info!(services = ?offered, gateways = ?config.gateways, "The agent offers its services.");
 
@@ -191,6 +206,7 @@ pub async fn start(
     };
     let links = tarbet_link::AgentConfig {
         links: config.links,
+        bulk_links: config.bulk_links,
         ..tarbet_link::AgentConfig::new(gateways, rand::random())
     };
     let (instance, version) = (Uuid::new_v4(), env!("CARGO_PKG_VERSION").to_owned());
@@ -328,6 +344,32 @@ fn read_policy(config: &AgentConfig) -> Result<Policy, Problem> {
     };
     let text = std::fs::read_to_string(file).map_err(|error| unusable(error.to_string()))?;
     serde_saphyr::from_str(&text).map_err(|error| unusable(error.to_string()))
+}
+
+/// Looks at the policy's file again and again. A file that cannot be used changes nothing.
+async fn follow_policy(config: &AgentConfig, dispatcher: &Dispatcher, stop: CancellationToken) {
+    let mut timer = tokio::time::interval(POLICY_CHECK);
+    let mut refused = None;
+    loop {
+        tokio::select! {
+            _ = timer.tick() => {}
+            () = stop.cancelled() => return,
+        }
+        let read = read_policy(config).and_then(|policy| callers(config, &policy).map(|_| policy));
+        match read {
+            Ok(policy) => {
+                refused = None;
+                if dispatcher.govern(policy) {
+                    tracing::info!("The site's policy has changed.");
+                }
+            }
+            Err(problem) if refused.as_ref() != Some(&problem.cause) => {
+                tracing::error!(cause = %problem.cause, problem = %problem.message, "The site's policy stays as it was.");
+                refused = Some(problem.cause);
+            }
+            Err(_) => {}
+        }
+    }
 }
 
 async fn services(

@@ -4,7 +4,6 @@ mod record;
 mod requests;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,25 +25,34 @@ use tarbet_telemetry::{Coded, Problem};
 
 use super::{Hub, callers};
 use crate::directory::{DirectoryError, Principal, Role, Site, SiteKey};
+use crate::listen::Origin;
 use crate::names::SiteName;
 use crate::registry::{LinkRecord, Listed};
+use crate::vouch::{Vouched, certified};
 
 /// How long a peer may take to say what it is.
 const FIRST_WORD: Duration = Duration::from_secs(10);
 
-pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
+pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: Origin) {
+    let Origin { address: peer, certificate } = peer;
+    let vouched = certificate.and_then(|certificate| certified(&hub.config.certificates, &certificate));
     let Ok(Ok((protocol, stream))) = tokio::time::timeout(FIRST_WORD, detect(stream)).await else {
         return tracing::debug!(%peer, "A connection to the API said nothing in time.");
     };
     let stream = ByteStream::new(stream);
     if protocol == Protocol::Native {
-        return callers::serve(hub, stream, peer).await;
+        return callers::serve(hub, stream, peer, vouched).await;
     }
     let leaving = hub.leaving.clone();
     let mut server = auto::Builder::new(TokioExecutor::new());
     server.http1().timer(TokioTimer::new()).header_read_timeout(FIRST_WORD);
     server.http2().timer(TokioTimer::new());
-    let service = TowerToHyperService::new(router(hub));
+    let router = router(hub);
+    let router = match vouched {
+        Some(vouched) => router.layer(axum::Extension(vouched)),
+        None => router,
+    };
+    let service = TowerToHyperService::new(router);
     let mut connection = std::pin::pin!(server.serve_connection(TokioIo::new(stream), service));
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
@@ -60,6 +68,7 @@ pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
 
 pub(super) fn router(hub: Arc<Hub>) -> Router {
     super::kas::routes(&hub)
+        .merge(super::module::routes(&hub))
         .route("/v1/sites", get(list_sites).post(add_site))
         .route("/v1/sites/{site}", delete(remove_site))
         .route("/v1/sites/{site}/tokens", get(list_tokens).post(issue_token))
@@ -169,8 +178,8 @@ struct AddUser {
     roles: BTreeMap<String, Role>,
 }
 
-/// The caller, proven by its token.
-struct Caller(Arc<Principal>);
+/// The caller, proven by its token or by the certificate of its connection.
+pub(super) struct Caller(pub(super) Arc<Principal>);
 
 impl FromRequestParts<Arc<Hub>> for Caller {
     type Rejection = Failure;
@@ -182,7 +191,11 @@ impl FromRequestParts<Arc<Hub>> for Caller {
                 "The request has no credentials this listener accepts.",
             ))
         };
-        let value = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let value = parts.headers.get(header::AUTHORIZATION);
+        if let (None, Some(vouched)) = (value, parts.extensions.get::<Vouched>()) {
+            return vouched.at(Timestamp::now()).map(Self).ok_or_else(missing);
+        }
+        let value = value.and_then(|value| value.to_str().ok());
         let token = value.and_then(|value| value.strip_prefix("Bearer ")).ok_or_else(missing)?;
         match hub.known.caller(token.trim(), Timestamp::now()).await {
             Ok(principal) => Ok(Self(principal)),
@@ -407,7 +420,7 @@ impl<T: serde::de::DeserializeOwned> axum::extract::FromRequest<Arc<Hub>> for In
 }
 
 /// A problem as an answer.
-struct Failure(Problem);
+pub(super) struct Failure(Problem);
 
 impl From<DirectoryError> for Failure {
     fn from(error: DirectoryError) -> Self {

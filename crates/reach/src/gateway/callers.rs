@@ -20,24 +20,29 @@ use crate::forward::{Forwarder, NOTHING, Onward, denial};
 use crate::names::SiteName;
 use crate::peers::receive_peer;
 use crate::quota::{LinkPermit, Permit};
+use crate::vouch::Vouched;
 
-pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
+pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: SocketAddr, vouched: Option<Vouched>) {
     let (name, leaving) = (hub.name.clone(), hub.leaving.clone());
-    let ended = receive_peer(stream, &name, &leaving, |hello| async move { admit(hub, hello).await }).await;
+    let ended =
+        receive_peer(stream, &name, &leaving, |hello| async move { admit(hub, hello, vouched).await }).await;
     match ended {
         Ok(reason) => tracing::debug!(%peer, %reason, "A caller hung up."),
         Err(error) => tracing::info!(%peer, cause = %chain(&error), "A caller was not taken in."),
     }
 }
 
-async fn admit(hub: Arc<Hub>, hello: Hello) -> Result<Arc<dyn Handler>, Refusal> {
-    let token = Secret::new(text(&hello)?.to_owned());
-    let principal = identify(&hub, &token).await?;
+async fn admit(hub: Arc<Hub>, hello: Hello, vouched: Option<Vouched>) -> Result<Arc<dyn Handler>, Refusal> {
+    let proof = match (text(&hello)?, vouched) {
+        ("", Some(vouched)) => Proof::Certificate(vouched),
+        (token, _) => Proof::Token(Secret::new(token.to_owned())),
+    };
+    let principal = identify(&hub, &proof).await?;
     let counted = hub.quotas.connect(&principal.name).map_err(|exceeded| {
         hub.metrics.over_quota(exceeded.setting);
         Refusal::new(RefusalCode::Quota, exceeded.problem().message)
     })?;
-    Ok(Arc::new(Forwarder(Arc::new(ToSites { hub, token, _counted: counted }))))
+    Ok(Arc::new(Forwarder(Arc::new(ToSites { hub, proof, _counted: counted }))))
 }
 
 fn text(hello: &Hello) -> Result<&str, Refusal> {
@@ -48,7 +53,17 @@ fn refused() -> Refusal {
     Refusal::new(RefusalCode::Credential, tarbet_identity::Refusal::PUBLIC)
 }
 
-async fn identify(hub: &Hub, token: &Secret) -> Result<Arc<Principal>, Refusal> {
+/// What a caller has to show for itself.
+enum Proof {
+    Token(Secret),
+    Certificate(Vouched),
+}
+
+async fn identify(hub: &Hub, proof: &Proof) -> Result<Arc<Principal>, Refusal> {
+    let token = match proof {
+        Proof::Token(token) => token,
+        Proof::Certificate(vouched) => return vouched.at(Timestamp::now()).ok_or_else(refused),
+    };
     match hub.known.caller(token.expose(), Timestamp::now()).await {
         Ok(principal) => Ok(principal),
         Err(error @ DirectoryError::Refused(_)) => {
@@ -66,7 +81,7 @@ async fn identify(hub: &Hub, token: &Secret) -> Result<Arc<Principal>, Refusal> 
 struct ToSites {
     hub: Arc<Hub>,
     /// Looked at again for every request, so that a revoked one ends with the next.
-    token: Secret,
+    proof: Proof,
     _counted: LinkPermit,
 }
 
@@ -77,7 +92,7 @@ impl ToSites {
         id: RequestId,
         what: &str,
     ) -> Result<(SiteName, Target, Ticket), Denial> {
-        let principal = identify(&self.hub, &self.token).await.map_err(|refusal| {
+        let principal = identify(&self.hub, &self.proof).await.map_err(|refusal| {
             let code = match refusal.code {
                 RefusalCode::Credential => &reach::CREDENTIALS_MISSING,
                 _ => &ground::STORE_UNAVAILABLE,

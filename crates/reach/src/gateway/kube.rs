@@ -2,7 +2,6 @@
 //! site, for kubectl and everything like it.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, COOKIE, HeaderName, HeaderValue};
@@ -12,7 +11,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use jiff::Timestamp;
-use tarbet_link::{Body, ByteStream, Target, Upgraded, relay};
+use tarbet_link::{Body, ByteStream, Duplex, Target, Upgraded, relay};
 use tarbet_telemetry::codes::reach;
 use tarbet_telemetry::{Coded, Problem, RequestId, request};
 use tokio::time::Instant;
@@ -22,7 +21,9 @@ use super::kas::callers;
 use super::kas::cors::Page;
 use crate::directory::{DirectoryError, Principal};
 use crate::guarded::guard_body;
+use crate::listen::Origin;
 use crate::names::SiteName;
+use crate::vouch::{Vouched, certified};
 
 /// The service of an agent that stands for the API server of its site.
 pub(crate) const SERVICE: &str = "kubernetes";
@@ -35,14 +36,16 @@ pub(super) const CALLER: HeaderName = HeaderName::from_static("tarbet-caller");
 /// A client has this long to send the headers of a request.
 const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
-pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
+pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: Origin) {
+    let Origin { address: peer, certificate } = peer;
+    let vouched = certificate.and_then(|certificate| certified(&hub.config.certificates, &certificate));
     let mut server = auto::Builder::new(TokioExecutor::new());
     server.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     server.http2().timer(TokioTimer::new());
     let leaving = hub.leaving.clone();
     let service = service_fn(move |request| {
-        let hub = Arc::clone(&hub);
-        async move { Ok::<_, Infallible>(answer(&hub, request).await) }
+        let (hub, vouched) = (Arc::clone(&hub), vouched.clone());
+        async move { Ok::<_, Infallible>(answer(&hub, request, vouched.as_ref()).await) }
     });
     let connection = server.serve_connection_with_upgrades(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
@@ -58,7 +61,7 @@ pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
     }
 }
 
-async fn answer(hub: &Arc<Hub>, request: Request<Incoming>) -> Response<Body> {
+async fn answer(hub: &Arc<Hub>, request: Request<Incoming>, vouched: Option<&Vouched>) -> Response<Body> {
     let id = request_id(request.headers());
     let discovering = request
         .headers()
@@ -69,7 +72,7 @@ async fn answer(hub: &Arc<Hub>, request: Request<Incoming>) -> Response<Body> {
     let answered = match &page {
         Ok(page) => match page.preflight(request.method(), request.headers()) {
             Some(answer) => Ok(answer),
-            None => proxy(hub, id, request).await,
+            None => proxy(hub, id, request, vouched).await,
         },
         Err(problem) => Err(problem.clone()),
     };
@@ -109,10 +112,11 @@ async fn proxy(
     hub: &Arc<Hub>,
     id: RequestId,
     mut request: Request<Incoming>,
+    vouched: Option<&Vouched>,
 ) -> Result<Response<Body>, Problem> {
     let (principal, named) = match callers::identify(hub, &mut request).await? {
         Some((principal, site)) => (principal, Some(site)),
-        None => authenticate(hub, &request).await?,
+        None => authenticate(hub, &request, vouched).await?,
     };
     let (site, path) = split(request.uri(), named)?;
     let wants = format!("{SERVICE} {} {}", request.method(), path.path());
@@ -140,7 +144,9 @@ async fn proxy(
         }
     };
     let permit = ticket.answered(response.status());
+    permit.follow(response.body().backlog());
     if let (Some(upgrade), Some(far)) = (upgrade, Upgraded::take(&mut response)) {
+        permit.follow(far.backlog());
         hub.requests.spawn(async move {
             let _permit = permit;
             match upgrade.await {
@@ -157,13 +163,18 @@ async fn proxy(
 }
 
 /// Who calls, and the site if the credential names one: `Bearer TOKEN` or `Bearer site:NAME:TOKEN`.
+/// Without a token, the holder of the connection's certificate.
 async fn authenticate(
     hub: &Hub,
     request: &Request<Incoming>,
+    vouched: Option<&Vouched>,
 ) -> Result<(Arc<Principal>, Option<SiteName>), Problem> {
     let missing =
         || Problem::new(&reach::CREDENTIALS_MISSING, "The request has no credentials this listener accepts.");
-    let value = request.headers().get(AUTHORIZATION).ok_or_else(missing)?;
+    let Some(value) = request.headers().get(AUTHORIZATION) else {
+        let holder = vouched.and_then(|vouched| vouched.at(Timestamp::now()));
+        return holder.map(|principal| (principal, None)).ok_or_else(missing);
+    };
     let bearer =
         value.to_str().ok().and_then(|value| value.strip_prefix("Bearer ")).ok_or_else(missing)?.trim();
     let (site, token) = match bearer.strip_prefix("site:").and_then(|rest| rest.split_once(':')) {

@@ -3,7 +3,7 @@
 //! [`Gateway`](super::Gateway) puts listeners in front of it; a simulation hands it streams.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use jiff::Timestamp;
 use tarbet_identity::SecretBytes;
@@ -20,11 +20,14 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use super::kas::Kas;
-use super::{agents, api, internal, kube, private};
+use super::module::Module;
+use super::ports::Port;
+use super::{age, agents, api, internal, kube, ports, private};
 use crate::audit::AuditLog;
 use crate::config::GatewayConfig;
 use crate::directory::Directory;
 use crate::known::Known;
+use crate::listen::Origin;
 use crate::local::LocalLinks;
 use crate::metrics::GatewayMetrics;
 use crate::peers::{Connect, Peers};
@@ -32,6 +35,7 @@ use crate::quota::Quotas;
 use crate::registry::{Registry, Rhythm};
 use crate::route::Router;
 use crate::story::Stories;
+use crate::vouch::Oidc;
 
 /// What all connections of a gateway share.
 pub(super) struct Hub {
@@ -42,6 +46,9 @@ pub(super) struct Hub {
     pub(super) registry: Option<Registry>,
     pub(super) peers: Peers,
     pub(super) router: Router,
+    pub(super) modules: RwLock<Vec<Arc<dyn Module>>>,
+    /// Identity providers, whose keys somebody has to keep.
+    pub(super) issuers: Vec<Arc<Oidc>>,
     pub(super) quotas: Quotas,
     pub(super) stories: Stories,
     pub(super) audit: AuditLog,
@@ -96,7 +103,9 @@ impl Node {
         let leaving = CancellationToken::new();
         let router = Router::new(local.clone(), registry.clone(), peers.clone(), leaving.clone());
         let quotas = Quotas::new(config.quotas.clone());
-        let known = Known::new(Directory::new(store).map_err(internal)?, config.store_grace);
+        let issuers: Vec<_> = config.oidc.iter().cloned().map(Oidc::new).map(Arc::new).collect();
+        let directory = Directory::new(store).map_err(internal)?;
+        let known = Known::new(directory, config.store_grace, issuers.clone());
         let (kas, agents) = Kas::new(&config, &known, store)?;
         let hub = Arc::new(Hub {
             known,
@@ -110,6 +119,8 @@ impl Node {
             registry,
             peers,
             router,
+            issuers,
+            modules: RwLock::default(),
             quotas,
             audit,
             colleagues,
@@ -125,8 +136,8 @@ impl Node {
     }
 
     /// Serves a connection to the API listener.
-    pub async fn caller(self, stream: ByteStream, peer: SocketAddr) {
-        api::serve(self.0, stream, peer).await;
+    pub async fn caller(self, stream: ByteStream, peer: impl Into<Origin>) {
+        api::serve(self.0, stream, peer.into()).await;
     }
 
     /// The API as a service of this process.
@@ -145,13 +156,42 @@ impl Node {
     }
 
     /// Serves a connection to the Kubernetes listener.
-    pub async fn kubernetes(self, stream: ByteStream, peer: SocketAddr) {
-        kube::serve(self.0, stream, peer).await;
+    pub async fn kubernetes(self, stream: ByteStream, peer: impl Into<Origin>) {
+        kube::serve(self.0, stream, peer.into()).await;
     }
 
     /// Serves a connection to the private listener.
     pub async fn gateway(self, stream: ByteStream, peer: SocketAddr) {
         private::serve(self.0, stream, peer).await;
+    }
+
+    /// Serves a connection to a port that leads to a host behind a site.
+    pub(super) async fn port(self, port: Arc<Port>, stream: ByteStream, peer: SocketAddr) {
+        ports::serve(self.0, port, stream, peer).await;
+    }
+
+    /// Asks links that have grown old to move, until `stop`.
+    pub async fn retire(&self, stop: CancellationToken) {
+        age::retire(&self.0, stop).await;
+    }
+
+    /// Takes over what may change while a gateway runs: the limits.
+    pub fn reload(&self, config: &GatewayConfig) {
+        if *self.0.quotas.config() != config.quotas {
+            tracing::info!(quotas = ?config.quotas, "The limits have changed.");
+            self.0.quotas.replace(config.quotas.clone());
+        }
+    }
+
+    /// Keeps the keys of identity providers as these have them, until `stop`.
+    pub async fn keep_keys(&self, stop: CancellationToken) {
+        futures::future::join_all(self.0.issuers.iter().map(|issuer| issuer.keep(stop.clone()))).await;
+        stop.cancelled().await;
+    }
+
+    /// Adds an API of its own to the API listener.
+    pub fn mount(&self, module: Arc<dyn Module>) {
+        self.0.modules.write().unwrap_or_else(PoisonError::into_inner).push(module);
     }
 
     /// Ends the links whose tokens are no longer good, until `stop`.

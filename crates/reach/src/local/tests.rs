@@ -11,22 +11,39 @@ async fn links_are_picked_in_turn_and_never_twice_for_one_request() {
         joined.push(one);
     }
     let lab = rig::site("lab");
-    let mut seen: Vec<LinkId> = (0..3).map(|_| links.pick(&lab, &[]).unwrap().id).collect();
+    let mut seen: Vec<LinkId> = (0..3).map(|_| links.pick(&lab, Purpose::General, &[]).unwrap().id).collect();
     seen.sort();
     seen.dedup();
     assert_eq!(seen.len(), 3, "each in turn");
     let mut tried = Vec::new();
-    while let Some(held) = links.pick(&lab, &tried) {
+    while let Some(held) = links.pick(&lab, Purpose::General, &tried) {
         tried.push(held.id);
     }
     assert_eq!(tried.len(), 3);
-    assert!(links.pick(&rig::site("other"), &[]).is_none());
+    assert!(links.pick(&rig::site("other"), Purpose::General, &[]).is_none());
     for one in &joined {
         assert_eq!(links.remove(one.held.id).unwrap().id, one.held.id);
         assert!(links.remove(one.held.id).is_none());
     }
-    assert!(links.pick(&lab, &[]).is_none() && links.all().is_empty());
+    assert!(links.pick(&lab, Purpose::General, &[]).is_none() && links.all().is_empty());
     assert!(links.lock().by_site.is_empty());
+}
+
+#[tokio::test]
+async fn a_link_for_the_purpose_is_preferred_and_any_other_is_better_than_none() {
+    let links = LocalLinks::default();
+    let general = rig::join("lab", World::named("a")).await;
+    let bulk = rig::join_for("lab", World::named("b"), Purpose::Bulk).await;
+    links.add(Arc::clone(&general.held));
+    links.add(Arc::clone(&bulk.held));
+    let lab = rig::site("lab");
+    for _ in 0..4 {
+        assert_eq!(links.pick(&lab, Purpose::General, &[]).unwrap().id, general.held.id);
+        assert_eq!(links.pick(&lab, Purpose::Bulk, &[]).unwrap().id, bulk.held.id);
+    }
+    assert_eq!(links.pick(&lab, Purpose::Bulk, &[bulk.held.id]).unwrap().id, general.held.id);
+    assert_eq!(links.pick(&lab, Purpose::General, &[general.held.id]).unwrap().id, bulk.held.id);
+    assert!(links.pick(&lab, Purpose::Bulk, &[bulk.held.id, general.held.id]).is_none());
 }
 
 #[tokio::test]

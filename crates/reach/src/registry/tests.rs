@@ -47,7 +47,7 @@ async fn each_gateway_sees_the_links_of_the_others_and_not_its_own() {
     let (one, two, _) = two();
     let held = two.take("lab").await.held;
     let found = one.registry.elsewhere(&held.site).await.unwrap();
-    assert_eq!(found, [Remote { link: held.id, url: "grpc://two".into() }]);
+    assert_eq!(found, [Remote { link: held.id, url: "grpc://two".into(), purpose: Purpose::General }]);
     assert!(two.sees("lab").await.is_empty());
     assert!(one.sees("other").await.is_empty());
     let listed = one.registry.everywhere().await.unwrap();

@@ -107,6 +107,14 @@ impl Lab {
         self.net.listen(&format!("{name}:8155"), move |stream| {
             serving.requests().spawn(serving.clone().gateway(stream, PEER));
         });
+        let serving = node.clone();
+        self.net.listen(&format!("{name}:8154"), move |stream| {
+            serving.requests().spawn(serving.clone().kubernetes(stream, PEER));
+        });
+        let (ageing, until) = (node.clone(), stop.clone());
+        tokio::spawn(async move { ageing.retire(until).await });
+        let (keys, until) = (node.clone(), stop.clone());
+        tokio::spawn(async move { keys.keep_keys(until).await });
         let (keeping, until) = (node.registry().unwrap(), stop.clone());
         tokio::spawn(async move { keeping.keep(until, Health::default().part("registry")).await });
         let (checking, until) = (node.clone(), stop.clone());
@@ -281,6 +289,9 @@ impl Service for Shared {
             let (parts, body) = request.into_parts();
             if let Some(pause) = parts.uri.path().strip_prefix("/sleep/") {
                 tokio::time::sleep(std::time::Duration::from_millis(pause.parse().unwrap())).await;
+            }
+            if let Some(length) = parts.uri.path().strip_prefix("/bytes/") {
+                return Ok(Response::new(Body::from(vec![b'x'; length.parse().unwrap()])));
             }
             if parts.uri.path() == "/hang" {
                 std::future::pending::<()>().await;

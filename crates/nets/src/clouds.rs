@@ -8,7 +8,9 @@ pub mod auth;
 pub mod aws;
 pub mod azure;
 pub mod gcp;
+pub mod ibm;
 pub mod pace;
 pub mod rest;
 
 pub use gcp::{Gcp, GcpConfig};
+pub use ibm::{Ibm, IbmConfig};

@@ -7,6 +7,7 @@ mod it {
     mod bed;
     mod crash;
     mod gcp;
+    mod ibm;
     mod local;
     mod orchestrator;
     mod pairs;

@@ -1,0 +1,234 @@
+//! Rules as the rules of a security group: one for each target, and nothing else.
+
+use std::collections::BTreeMap;
+
+use http::Method;
+use serde_json::{Value, json};
+
+use super::{Ibm, is_there, text};
+use crate::clouds::rest::Call;
+use crate::error::Error;
+use crate::model::{ANY, Direction, Rule};
+use crate::plan::rule;
+
+const PROTOCOLS: [(i32, &str); 4] = [(ANY, "any"), (1, "icmp"), (6, "tcp"), (17, "udp")];
+
+/// What a security group holds for a rule.
+pub(super) fn compile(permission: &Rule) -> Result<Vec<Value>, Error> {
+    let wrong = |field: &str, message: &str| Error::invalid(format!("{}.{field}", permission.name), message);
+    let protocol = PROTOCOLS.iter().find(|(number, _)| *number == permission.protocol).map(|(_, name)| *name);
+    let protocol = protocol.ok_or_else(|| wrong("protocol", "this cloud filters -1, 1, 6 and 17 only"))?;
+    if permission.src_port > 0 {
+        return Err(wrong("src_port", "this cloud's security groups know no source ports; use -1"));
+    }
+    let ported = permission.dst_port != ANY && matches!(permission.protocol, 6 | 17);
+    if permission.dst_port > 0 && !ported {
+        return Err(wrong("protocol", "this cloud wants a protocol with a port; name 6 or 17"));
+    }
+    let direction = match permission.direction {
+        Direction::Inbound => "inbound",
+        Direction::Outbound => "outbound",
+    };
+    let targets = rule::targets(permission)?;
+    if targets.iter().any(|target| target.addr().is_ipv6()) {
+        return Err(wrong("targets", "this cloud's security groups are for IPv4"));
+    }
+    Ok(targets
+        .iter()
+        .map(|target| {
+            let mut made = json!({
+                "direction": direction, "protocol": protocol, "ip_version": "ipv4",
+                "remote": { "cidr_block": target.to_string() },
+            });
+            if ported {
+                made["port_min"] = json!(permission.dst_port);
+                made["port_max"] = json!(permission.dst_port);
+            }
+            made
+        })
+        .collect())
+}
+
+/// What makes two of a group's rules the same, however the cloud tells them.
+fn key(made: &Value) -> String {
+    let remote = &made["remote"];
+    let remote = remote["cidr_block"].as_str().map(str::to_owned);
+    let remote =
+        remote.or_else(|| Some(format!("{}/32", made["remote"]["address"].as_str()?))).unwrap_or_default();
+    let port = |field: &str| made[field].as_u64().map_or_else(String::new, |port| port.to_string());
+    let protocol = text(made, "protocol");
+    format!("{} {protocol} {} {} {remote}", text(made, "direction"), port("port_min"), port("port_max"))
+}
+
+/// What to add and what to remove, so that a group holds what it should, each once.
+pub(super) fn difference(wanted: &[Value], found: &[Value]) -> (Vec<Value>, Vec<String>) {
+    let mut missing: BTreeMap<String, Value> = wanted.iter().map(|made| (key(made), made.clone())).collect();
+    let mut surplus = Vec::new();
+    for made in found {
+        if missing.remove(&key(made)).is_none() {
+            surplus.push(text(made, "id").to_owned());
+        }
+    }
+    (missing.into_values().collect(), surplus)
+}
+
+impl Ibm {
+    /// The rules of a machine, as they were last wanted.
+    pub(super) async fn kept(&self, namespace: &str, id: &str) -> Result<Vec<Rule>, Error> {
+        match self.controller.get_value(namespace, &self.name, &format!("rules-{id}")).await {
+            Ok(text) => serde_json::from_str(&text)
+                .map_err(|error| Error::Internal(format!("the rules of {id} cannot be read: {error}"))),
+            Err(error) if error.is_not_found() => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes down what is wanted, then makes it so.
+    pub(super) async fn keep(&self, namespace: &str, id: &str, rules: &[Rule]) -> Result<(), Error> {
+        let text = serde_json::to_string(rules).map_err(|error| Error::Internal(error.to_string()))?;
+        self.controller.set_value(namespace, &self.name, &format!("rules-{id}"), &text).await
+    }
+
+    /// Brings a group in line with rules; how many differences there were. Only counts if told so.
+    pub(super) async fn align(
+        &self,
+        region: &str,
+        group: &str,
+        rules: &[Rule],
+        repair: bool,
+    ) -> Result<usize, Error> {
+        let wanted = rules.iter().map(compile).collect::<Result<Vec<_>, _>>()?.concat();
+        let path = format!("security_groups/{group}/rules");
+        let found = self.get(region, &path).await?.unwrap_or_default();
+        let found = found["rules"].as_array().cloned().unwrap_or_default();
+        let (missing, surplus) = difference(&wanted, &found);
+        let count = missing.len() + surplus.len();
+        if !repair {
+            return Ok(count);
+        }
+        for made in missing {
+            let call = Call::new(Method::POST, self.vpc_url(region, &path)?).json(made);
+            let answer = self.rest.call(&call).await?;
+            if !answer.status.is_success() && !is_there(&answer) {
+                return Err(self.rest.refusal(&call, &answer));
+            }
+        }
+        for id in surplus {
+            self.remove(self.vpc_url(region, &format!("{path}/{id}"))?).await?;
+        }
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::plan::verdict::{Packet, matches};
+    use rand::{Rng, SeedableRng};
+
+    fn sample() -> Rule {
+        Rule {
+            name: "web".into(),
+            targets: vec!["10.0.0.5".into(), "10.1.0.0/16".into()],
+            direction: Direction::Inbound,
+            src_port: ANY,
+            dst_port: 443,
+            protocol: 6,
+            tags: vec!["t".into()],
+        }
+    }
+
+    #[test]
+    fn groups_hold_each_once_and_what_cannot_be_said_is_refused() {
+        let wanted = compile(&sample()).unwrap();
+        assert_eq!(wanted.len(), 2);
+        assert_eq!(difference(&wanted, &wanted), (vec![], vec![]));
+        let told = json!({ "id": "a", "direction": "inbound", "protocol": "tcp", "port_min": 443, "port_max": 443, "remote": { "address": "10.0.0.5" } });
+        let doubled = [told.clone(), told];
+        let (missing, surplus) = difference(&wanted, &doubled);
+        assert_eq!((missing.len(), surplus), (1, vec!["a".to_owned()]));
+        for bad in [
+            Rule { src_port: 22, ..sample() },
+            Rule { protocol: 50, dst_port: ANY, ..sample() },
+            Rule { protocol: ANY, ..sample() },
+            Rule { targets: vec!["fd00::1".into()], ..sample() },
+        ] {
+            assert!(compile(&bad).is_err(), "{bad:?}");
+        }
+    }
+
+    /// The verdict of the cloud, by its documentation: what no rule names is denied.
+    fn passes(group: &[Value], packet: &Packet, outbound: bool) -> bool {
+        let peer = if outbound { packet.destination } else { packet.source };
+        group.iter().any(|made| {
+            let range: ipnet::IpNet = made["remote"]["cidr_block"].as_str().unwrap().parse().unwrap();
+            let protocol = match made["protocol"].as_str().unwrap() {
+                "any" => true,
+                "icmp" => packet.protocol == 1,
+                "tcp" => packet.protocol == 6,
+                "udp" => packet.protocol == 17,
+                other => panic!("{other}"),
+            };
+            let port = u64::from(packet.destination_port);
+            let ports = made["port_min"].as_u64().is_none_or(|min| min <= port)
+                && made["port_max"].as_u64().is_none_or(|max| port <= max);
+            made["direction"] == if outbound { "outbound" } else { "inbound" }
+                && range.contains(&peer)
+                && protocol
+                && ports
+        })
+    }
+
+    #[test]
+    fn the_cloud_judges_packets_as_the_reference_does() {
+        let effort: usize = std::env::var("EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+        let mut dice = rand::rngs::StdRng::seed_from_u64(11);
+        let address = |dice: &mut rand::rngs::StdRng| {
+            Ipv4Addr::new(10, 0, dice.random_range(0..4), dice.random_range(0..8))
+        };
+        let (mut passed, mut judged) = (0, 0);
+        for _ in 0..200 * effort {
+            let rules: Vec<Rule> = (0..dice.random_range(0..6))
+                .map(|index| {
+                    let protocol = [ANY, 1, 6, 17][dice.random_range(0..4)];
+                    let ported = matches!(protocol, 6 | 17) && dice.random();
+                    let targets = (0..dice.random_range(0..3)).map(|_| {
+                        format!("{}/{}", address(&mut dice), [8, 22, 24, 30, 32][dice.random_range(0..5)])
+                    });
+                    Rule {
+                        name: format!("r{index}"),
+                        targets: targets.collect(),
+                        direction: if dice.random() { Direction::Inbound } else { Direction::Outbound },
+                        dst_port: if ported { [22, 80, 443][dice.random_range(0..3)] } else { ANY },
+                        protocol,
+                        ..sample()
+                    }
+                })
+                .collect();
+            let group = rules.iter().flat_map(|rule| compile(rule).unwrap()).collect::<Vec<_>>();
+            for _ in 0..500 {
+                let outbound = dice.random();
+                let packet = Packet {
+                    source: address(&mut dice).into(),
+                    destination: address(&mut dice).into(),
+                    protocol: [1, 6, 17, 50][dice.random_range(0..4)],
+                    source_port: 40000,
+                    destination_port: [22, 80, 443, 8080][dice.random_range(0..4)],
+                };
+                let (peer, direction) = if outbound {
+                    (packet.destination, Direction::Outbound)
+                } else {
+                    (packet.source, Direction::Inbound)
+                };
+                let reference =
+                    rules.iter().any(|rule| rule.direction == direction && matches(rule, peer, &packet));
+                assert_eq!(passes(&group, &packet, outbound), reference, "{packet:?} {rules:?}");
+                judged += 1;
+                passed += usize::from(reference);
+            }
+        }
+        assert!(passed * 20 > judged && passed < judged, "{passed} of {judged} is no test");
+    }
+}

@@ -1,0 +1,321 @@
+//! The IBM Cloud plugin against a stand-in that holds every request against IBM's own SDKs, which have driven it too.
+
+mod contract;
+mod vendor;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tarbet_nets::cloud::{Cloud, Guarded, NewConnections, NewGateway, NewResource, OldConnections, Policy};
+use tarbet_nets::clouds::ibm::{ApiKey, Ibm, IbmConfig};
+use tarbet_nets::model::{Deployment, Direction, Rule, SharedKey};
+use tarbet_nets::{Error, NetsConfig};
+use tarbet_testbed::{Folder, Lease};
+
+use super::bed::{self, Running};
+use super::sim::{Faults, Sim};
+use vendor::IbmCloud;
+
+/// The cloud, an orchestrator, and what a plugin needs to be made any number of times.
+struct World {
+    sim: Sim<IbmCloud>,
+    config: IbmConfig,
+    running: Running,
+    _folder: Folder,
+    _plugin: bed::Listening,
+    _ports: Lease,
+}
+
+impl World {
+    async fn start() -> Self {
+        let sim = Sim::start(IbmCloud::new()).await;
+        let folder = Folder::new("ibm").unwrap();
+        let config = IbmConfig {
+            endpoint: format!("{}/{{region}}/v1", sim.url),
+            transit_endpoint: format!("{}/transit/v1", sim.url),
+            tags_endpoint: format!("{}/tags/v3", sim.url),
+            iam_endpoint: format!("{}/iam", sim.url),
+            api_key_file: Some(folder.write("key", "open-up\n").unwrap()),
+            regions: vec!["us-south".into()],
+            ..IbmConfig::default()
+        };
+        // The orchestrator asks a plugin of its own, over the wire, so that it knows the spaces.
+        let ports = Lease::block(4).unwrap();
+        let late = tarbet_nets::controller::LateController::default();
+        let key = ApiKey::find(&config, |_| None).unwrap();
+        let plugin =
+            Ibm::with_clock("ibm", &config, key, Arc::new(late.clone()), Arc::new(sim.clock.clone()))
+                .unwrap();
+        let plugin = bed::serve(tarbet_nets::cloud::serve(Arc::new(plugin), "ibm")).await;
+        let nets: NetsConfig = serde_json::from_value(json!({
+            "server": { "host": "127.0.0.1", "port": ports.port(0), "rpcPort": ports.port(1) },
+            "tagService": { "host": "127.0.0.1", "port": ports.port(2) },
+            "kvStore": { "host": "127.0.0.1", "port": ports.port(3) },
+            "cloudPlugins": [{ "name": "ibm", "host": "127.0.0.1", "port": plugin.address.port() }],
+            "namespaces": {
+                "default": [{ "name": "ibm", "deployment": "/resourcegroup/rg" }],
+                "other": [{ "name": "ibm", "deployment": "/resourcegroup/rg" }],
+            },
+            // A space that was asked for by a plugin that then stopped is given out again.
+            "spaceRefresh": "1ms", "spaceReserve": "1ms",
+        }))
+        .unwrap();
+        let running = bed::orchestrator(&nets, &bed::memory().await).await;
+        late.set(Arc::new(running.orchestrator.clone()));
+        Self { sim, config, running, _folder: folder, _plugin: plugin, _ports: ports }
+    }
+
+    /// A plugin that knows nothing of those before it.
+    fn ibm(&self) -> Ibm {
+        let controller = Arc::new(self.running.orchestrator.clone());
+        let key = ApiKey::find(&self.config, |_| None).unwrap();
+        Ibm::with_clock("ibm", &self.config, key, controller, Arc::new(self.sim.clock.clone())).unwrap()
+    }
+}
+
+fn deployment(namespace: &str) -> Deployment {
+    Deployment { id: "/resourcegroup/rg".into(), namespace: namespace.into() }
+}
+
+fn machine(namespace: &str, name: &str) -> NewResource {
+    let description = json!({
+        "zone": { "name": "us-south-1" }, "profile": { "name": "bx2-2x8" }, "image": { "id": "image-1" },
+    });
+    NewResource { deployment: deployment(namespace), name: name.into(), description: description.to_string() }
+}
+
+/// The stand-in's ids follow from names.
+fn uri(namespace: &str, name: &str) -> String {
+    let hash = |text: &str, bytes: usize| hex::encode(&Sha256::digest(text.as_bytes())[..bytes]);
+    let name = format!("paraglider-{name}-{}", hash(&format!("rg\n{namespace}\nus-south\nus-south-1"), 4));
+    let id = hash(&format!("us-south/v1/instances/\"{name}\""), 8);
+    format!("/resourcegroup/rg/zone/us-south-1/instance/{id}")
+}
+
+fn rule(name: &str, direction: Direction, target: &str) -> Rule {
+    Rule {
+        name: name.into(),
+        targets: vec![target.into()],
+        direction,
+        src_port: -1,
+        dst_port: 443,
+        protocol: 6,
+        tags: vec!["clients".into()],
+    }
+}
+
+fn gateway() -> NewGateway {
+    NewGateway {
+        deployment: deployment("default"),
+        cloud: "azure".into(),
+        bgp_addresses: vec![],
+        space: None,
+    }
+}
+
+fn connections() -> NewConnections {
+    NewConnections {
+        deployment: deployment("default"),
+        cloud: "azure".into(),
+        asn: 65515,
+        gateways: vec!["198.51.100.1".into(), "198.51.100.2".into()],
+        bgp_addresses: vec![],
+        key: SharedKey::new("secret"),
+        remote_spaces: vec!["10.9.0.0/16".into()],
+        bgp: false,
+        space: None,
+    }
+}
+
+/// One step of the scenario, which is everything a plugin is asked in the life of two networks.
+async fn step(number: usize, ibm: &dyn Cloud) -> Result<(), Error> {
+    let near = uri("default", "vm-1");
+    match number {
+        0 => ibm.create_resource(machine("default", "vm-1")).await.map(drop),
+        1 => ibm.create_resource(machine("other", "vm-2")).await.map(drop),
+        2 => {
+            let two = Rule {
+                targets: vec!["10.0.0.9/32".into(), "10.0.3.0/24".into()],
+                ..rule("web", Direction::Inbound, "")
+            };
+            ibm.add_rules("default", &near, vec![two]).await?;
+            ibm.add_rules("default", &near, vec![rule("web", Direction::Outbound, "10.0.0.10/32")]).await
+        }
+        3 => ibm.add_rules("default", &near, vec![rule("out", Direction::Outbound, "203.0.113.9/32")]).await,
+        4 => ibm.add_rules("default", &near, vec![rule("peer", Direction::Outbound, "10.1.0.5/32")]).await,
+        5 => ibm.create_gateway(gateway()).await.map(drop),
+        6 => ibm.create_connections(connections()).await,
+        7 => ibm.delete_rules("default", &near, vec!["peer".into(), "never".into()]).await,
+        8 => {
+            let old = OldConnections {
+                deployment: deployment("default"),
+                cloud: "azure".into(),
+                bgp_addresses: vec![],
+            };
+            ibm.delete_connections(old).await
+        }
+        9 => ibm.delete_resource("default", &near).await,
+        10 => ibm.delete_resource("other", &uri("other", "vm-2")).await,
+        _ => unreachable!(),
+    }
+}
+const STEPS: usize = 11;
+
+#[tokio::test]
+async fn the_calls_of_a_whole_life() {
+    let world = World::start().await;
+    let (sim, ibm) = (&world.sim, world.ibm());
+    sim.faults(Faults::default());
+    let made = ibm.create_resource(machine("default", "vm-1")).await.unwrap();
+    assert_eq!((made.uri.clone(), made.name.as_str()), (uri("default", "vm-1"), "vm-1"));
+    let changes: Vec<String> = sim.changes();
+    let kinds: Vec<&str> = changes.iter().map(|call| call.rsplit('/').next().unwrap()).collect();
+    assert_eq!(kinds, ["vpcs", "address_prefixes", "subnets", "security_groups", "instances"]);
+    sim.faults(Faults::default());
+    assert_eq!(ibm.create_resource(machine("default", "vm-1")).await.unwrap(), made);
+    assert_eq!(sim.changes(), Vec::<String>::new(), "the same again changes nothing");
+    let held = ibm.list_resources("default").await.unwrap();
+    assert_eq!((held.len(), &*held[0].name, &held[0].ip, &held[0].uri), (1, "vm-1", &made.ip, &made.uri));
+    sim.with(|cloud| {
+        let machine = cloud.tags.iter().find(|(crn, _)| crn.contains("/instances/")).unwrap().1;
+        assert!(machine.contains("pg") && machine.contains("default"), "{machine:?}");
+    });
+
+    // Refusals touch nothing.
+    sim.faults(Faults::default());
+    let foreign = ibm.permit_list("other", &made.uri).await.unwrap_err();
+    assert!(matches!(foreign, Error::Foreign { .. }), "{foreign}");
+    for (bad, field) in [
+        (Rule { src_port: 22, ..rule("web", Direction::Inbound, "10.0.0.9") }, "src_port"),
+        (Rule { protocol: 50, dst_port: -1, ..rule("web", Direction::Inbound, "10.0.0.9") }, "protocol"),
+        (rule("web", Direction::Inbound, "10.9.9.9"), "targets"),
+    ] {
+        let error = ibm.add_rules("default", &made.uri, vec![bad]).await.unwrap_err().to_string();
+        assert!(error.contains(field), "{error}");
+    }
+    let policy = Policy { no_public_targets: true, ..Policy::default() };
+    let guarded = Guarded::new(policy, world.ibm());
+    let public = rule("out", Direction::Outbound, "203.0.113.9");
+    assert!(matches!(guarded.add_rules("default", &made.uri, vec![public]).await, Err(Error::Policy { .. })));
+    assert_eq!(sim.changes(), Vec::<String>::new());
+
+    // Rules: with all their targets, names and tags; known again, changed, emptied, restored.
+    let two = Rule {
+        targets: vec!["10.0.0.9/32".into(), "10.0.3.0/24".into()],
+        ..rule("web", Direction::Inbound, "")
+    };
+    ibm.add_rules("default", &made.uri, vec![two.clone()]).await.unwrap();
+    assert_eq!(ibm.permit_list("default", &made.uri).await.unwrap(), std::slice::from_ref(&two));
+    sim.faults(Faults::default());
+    ibm.add_rules("default", &made.uri, vec![two.clone()]).await.unwrap();
+    assert_eq!(sim.changes(), Vec::<String>::new(), "an equal rule is left alone");
+    sim.with(IbmCloud::lose_rules);
+    assert_eq!(ibm.drift("default", true).await.unwrap().len(), 1);
+    assert_eq!(ibm.drift("default", false).await.unwrap(), Vec::<String>::new());
+    let nobody = Rule { targets: vec![], ..two };
+    ibm.add_rules("default", &made.uri, vec![nobody]).await.unwrap();
+    let left = sim.with(|cloud| cloud.state().keys().filter(|path| path.contains("/rules/")).count());
+    assert_eq!(left, 0, "nobody is not everybody");
+
+    let first = ibm.create_gateway(gateway()).await.unwrap();
+    assert_eq!((first.asn, first.addresses.len()), (0, 2));
+    assert_eq!(ibm.create_gateway(gateway()).await.unwrap(), first);
+    ibm.create_connections(connections()).await.unwrap();
+    sim.faults(Faults::default());
+    ibm.create_connections(connections()).await.unwrap();
+    assert_eq!(sim.changes(), Vec::<String>::new(), "connecting again changes nothing");
+    for number in 8..10 {
+        step(number, &ibm).await.unwrap();
+    }
+    assert_eq!(sim.with(|cloud| cloud.state()), BTreeMap::default(), "nothing is left");
+    sim.assert_sound();
+}
+
+/// Every state of the cloud between the steps, when nothing goes wrong; and the requests of each step.
+async fn undisturbed(world: &World) -> Vec<(BTreeMap<String, Value>, usize)> {
+    let ibm = world.ibm();
+    let mut states = Vec::new();
+    for number in 0..STEPS {
+        world.sim.faults(Faults::default());
+        step(number, &ibm).await.unwrap();
+        states.push((world.sim.with(|cloud| cloud.state()), world.sim.seen().len()));
+    }
+    states
+}
+
+#[tokio::test]
+async fn every_cut_point_ends_as_wanted_with_no_orphan() {
+    let world = World::start().await;
+    let wanted = undisturbed(&world).await;
+    assert!(wanted.last().unwrap().0.is_empty(), "nothing is left");
+    let mut cuts = 0;
+    // One life for each number of the cut: each step is cut there, and asked again of another plugin.
+    for at in 0.. {
+        let before = cuts;
+        for (number, (expected, _)) in wanted.iter().enumerate() {
+            world.sim.faults(Faults { cut_at: Some(at), ..Faults::default() });
+            let ibm = world.ibm();
+            let cut = tokio::select! {
+                biased;
+                () = world.sim.cut() => true,
+                done = step(number, &ibm) => { done.unwrap(); false }
+            };
+            drop(ibm);
+            world.sim.faults(Faults::default());
+            if cut {
+                cuts += 1;
+                step(number, &world.ibm()).await.unwrap();
+            }
+            assert_eq!(
+                &world.sim.with(|cloud| cloud.state()),
+                expected,
+                "step {number} was cut at request {at}"
+            );
+        }
+        if cuts == before {
+            break;
+        }
+    }
+    assert!(cuts > 100, "only {cuts} cut points were met");
+    world.sim.assert_sound();
+}
+
+#[tokio::test]
+async fn throttling_failures_and_long_operations_converge() {
+    let world = World::start().await;
+    world.sim.with(|cloud| cloud.takes = Duration::from_mins(20));
+    let minimal = undisturbed(&world).await;
+    let mut total = 0;
+    for (number, (state, _)) in minimal.iter().enumerate() {
+        world.sim.faults(Faults { throttle_every: 3, fail_every: 5, ..Faults::default() });
+        step(number, &world.ibm()).await.unwrap();
+        assert_eq!(&world.sim.with(|cloud| cloud.state()), state, "step {number}");
+        total += world.sim.seen().len();
+    }
+    let least: usize = minimal.iter().map(|(_, requests)| requests).sum();
+    assert!(total <= 3 * least, "{total} requests where {least} suffice");
+    world.sim.assert_sound();
+}
+
+#[tokio::test]
+async fn ibms_own_sdks_drive_the_stand_in_to_the_same_state() {
+    let python = tarbet_testbed::vendor_python("ibm").await.unwrap();
+    let theirs = Sim::start(IbmCloud::new()).await;
+    // The SDKs do not wait with our time.
+    theirs.with(|cloud| cloud.takes = Duration::ZERO);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/ibm/drive.py");
+    let run = tokio::process::Command::new(python).arg(script).arg(&theirs.url).output().await.unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    theirs.assert_sound();
+
+    let world = World::start().await;
+    let ibm = world.ibm();
+    let made = ibm.create_resource(machine("default", "vm-1")).await.unwrap();
+    ibm.add_rules("default", &made.uri, vec![rule("web", Direction::Inbound, "10.0.0.9/32")]).await.unwrap();
+    ibm.create_gateway(gateway()).await.unwrap();
+    ibm.create_connections(connections()).await.unwrap();
+    assert_eq!(theirs.with(|cloud| cloud.state()), world.sim.with(|cloud| cloud.state()));
+}

@@ -109,6 +109,8 @@ pub struct CloudConfig {
     pub azure: crate::clouds::azure::AzureConfig,
     /// Google Cloud.
     pub gcp: crate::clouds::GcpConfig,
+    /// IBM Cloud.
+    pub ibm: crate::clouds::IbmConfig,
 }
 
 impl Default for CloudConfig {
@@ -119,6 +121,7 @@ impl Default for CloudConfig {
             aws: crate::clouds::aws::AwsConfig::default(),
             azure: crate::clouds::azure::AzureConfig::default(),
             gcp: crate::clouds::GcpConfig::default(),
+            ibm: crate::clouds::IbmConfig::default(),
         }
     }
 }

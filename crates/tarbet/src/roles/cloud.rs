@@ -8,6 +8,7 @@ use tarbet_nets::cloud::{Cloud, Guarded};
 use tarbet_nets::clouds::aws;
 use tarbet_nets::clouds::azure::{Azure, Environment};
 use tarbet_nets::clouds::gcp::{Gcp, default_credentials};
+use tarbet_nets::clouds::ibm::{ApiKey, Ibm};
 use tarbet_nets::clouds::pace::System;
 use tarbet_nets::config::CloudConfig;
 use tarbet_nets::controller::{Controller, RemoteController};
@@ -38,6 +39,10 @@ const GCP_EXAMPLES: &str = "Examples:
   gcloud auth application-default login && tarbet cloud gcp
   GOOGLE_APPLICATION_CREDENTIALS=key.json tarbet cloud gcp --set cloud.gcp.vpnRegion=europe-west4";
 
+const IBM_EXAMPLES: &str = "Examples:
+  PARAGLIDER_IBM_API_KEY=… tarbet cloud ibm
+  tarbet cloud ibm --set cloud.ibm.apiKeyFile=key --listen 127.0.0.1:8084";
+
 const OBSERVE_AT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8092);
 
 #[derive(Debug, Subcommand)]
@@ -54,6 +59,9 @@ pub enum CloudCommand {
     /// AWS, through EC2; with the keys of the environment or of `aws configure`
     #[command(after_help = AWS_EXAMPLES)]
     Aws(PublicArgs),
+    /// IBM Cloud, through its VPC API; with an API key
+    #[command(after_help = IBM_EXAMPLES)]
+    Ibm(PublicArgs),
 }
 
 #[derive(Debug, Args)]
@@ -102,6 +110,11 @@ pub fn run(config: Config, command: CloudCommand, format: Format) -> Result<(), 
             let environment = aws::Environment::read(|name| std::env::var(name).ok());
             let cloud = aws::Aws::open("aws", &settings.aws, environment, controller, System::shared())?;
             Ok(Arc::new(Guarded::new(settings.aws.policy.clone(), cloud)))
+        }),
+        CloudCommand::Ibm(args) => public(&config, &args, "ibm", 8084, |settings, controller| {
+            let key = ApiKey::find(&settings.ibm, |name| std::env::var(name).ok())?;
+            let ibm = Ibm::new("ibm", &settings.ibm, key, controller)?;
+            Ok(Arc::new(Guarded::new(settings.ibm.policy.clone(), ibm)))
         }),
     }
 }

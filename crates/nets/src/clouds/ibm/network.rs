@@ -211,13 +211,11 @@ impl Ibm {
         for vpc in [near, far] {
             let known = self.all(&url, "connections").await?;
             let known = known.into_iter().find(|one| one["network_id"] == vpc["crn"]);
-            let connection = match known {
-                Some(known) => known,
-                None => {
-                    let body =
-                        json!({ "name": vpc["name"], "network_type": "vpc", "network_id": vpc["crn"] });
-                    self.make(&url, "connections", body).await?
-                }
+            let connection = if let Some(known) = known {
+                known
+            } else {
+                let body = json!({ "name": vpc["name"], "network_type": "vpc", "network_id": vpc["crn"] });
+                self.make(&url, "connections", body).await?
             };
             let at =
                 self.transit_url(&format!("transit_gateways/{id}/connections/{}", text(&connection, "id")))?;

@@ -93,6 +93,7 @@ struct Iam {
     key: ApiKey,
     url: Url,
     http: reqwest::Client,
+    clock: Arc<dyn Clock>,
 }
 
 #[async_trait]
@@ -100,7 +101,8 @@ impl TokenSource for Iam {
     async fn fetch(&self) -> Result<(String, Duration), Error> {
         let form =
             [("grant_type", "urn:ibm:params:oauth:grant-type:apikey"), ("apikey", self.key.0.as_str())];
-        let answer = plain(&self.http, &Call::new(Method::POST, self.url.clone()).form(form)).await?.body;
+        let call = Call::new(Method::POST, self.url.clone()).form(form);
+        let answer = plain(&self.http, &*self.clock, &call).await?.body;
         let token = answer["access_token"].as_str();
         let token = token.ok_or_else(|| unusable("IBM", "the answer has no token"))?.to_owned();
         Ok((token, Duration::from_secs(answer["expires_in"].as_u64().unwrap_or(300))))
@@ -145,7 +147,7 @@ impl Ibm {
             legal("regions", region)?;
         }
         let url = join(&endpoint("iamEndpoint", &config.iam_endpoint)?, "identity/token")?;
-        let iam = Iam { key, url, http: client()? };
+        let iam = Iam { key, url, http: client()?, clock: clock.clone() };
         Ok(Self {
             name: name.into(),
             config: config.clone(),

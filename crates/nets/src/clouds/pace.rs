@@ -78,6 +78,34 @@ impl Patience {
     }
 }
 
+/// The pauses between attempts at one call. Only they count: an attempt may itself be held for minutes.
+pub struct Pauses<'a> {
+    clock: &'a dyn Clock,
+    attempt: u32,
+    paused: Duration,
+}
+
+impl<'a> Pauses<'a> {
+    /// Before the first attempt.
+    pub fn new(clock: &'a dyn Clock) -> Self {
+        Self { clock, attempt: 0, paused: Duration::ZERO }
+    }
+
+    /// Waits before the next attempt, as long as the cloud asked for if it did; false at once when it is enough.
+    pub async fn pause(&mut self, cloud: &str, call: &str, asked: Option<Duration>) -> bool {
+        let pause = Patience::CALL.pause(self.attempt, asked, rand::random());
+        self.paused += pause;
+        if self.paused > Patience::CALL.limit {
+            return false;
+        }
+        let pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+        tracing::debug!(cloud, call, attempt = self.attempt, pause_ms, "A call is made again.");
+        self.attempt += 1;
+        self.clock.wait(pause).await;
+        true
+    }
+}
+
 /// What `Retry-After` asks for: seconds, or a date of HTTP.
 pub fn retry_after(value: &str, unix: u64) -> Option<Duration> {
     if let Ok(seconds) = value.trim().parse::<u64>() {

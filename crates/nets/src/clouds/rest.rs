@@ -11,7 +11,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::auth::Authorize;
-use super::pace::{Clock, Patience, retry_after};
+use super::pace::{Clock, Patience, Pauses, retry_after};
 use crate::error::Error;
 
 /// Long polls hold a call for two minutes.
@@ -191,11 +191,9 @@ impl Rest {
     /// Makes a call; the caller judges the answer. Throttling, failures of the cloud itself and of the way
     /// to it are waited out.
     pub async fn call(&self, call: &Call) -> Result<Answer, Error> {
-        let patience = Patience::CALL;
-        // Only pauses count: a call may itself be held for minutes.
-        let mut paused = Duration::ZERO;
+        let mut pauses = Pauses::new(&*self.clock);
         let mut renewed = false;
-        for attempt in 0.. {
+        loop {
             let (asked, failure) = match self.once(call).await {
                 Ok(answer) if answer.status == StatusCode::UNAUTHORIZED && !renewed => {
                     renewed = true;
@@ -207,16 +205,10 @@ impl Rest {
                 Err(Failed::Way(error)) => (None, error),
                 Err(Failed::Credentials(error)) => return Err(error),
             };
-            let pause = patience.pause(attempt, asked, rand::random());
-            paused += pause;
-            if paused > patience.limit {
+            if !pauses.pause(&self.cloud, &call.named(), asked).await {
                 return Err(failure);
             }
-            let pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
-            tracing::debug!(cloud = %self.cloud, call = call.named(), attempt, pause_ms, "A call is made again.");
-            self.clock.wait(pause).await;
         }
-        Err(Error::Internal("a loop without end ended".into()))
     }
 
     /// Makes a call whose answer must be a success.
@@ -331,20 +323,22 @@ async fn send(http: &reqwest::Client, request: reqwest::Request) -> Result<Answe
     Ok(Answer { status, headers, text, body })
 }
 
-/// Makes a call once, without credentials: how tokens are fetched.
-pub async fn plain(http: &reqwest::Client, call: &Call) -> Result<Answer, Error> {
-    let failed = |error: reqwest::Error| {
-        super::auth::unusable(
-            call.url.host_str().unwrap_or_default(),
-            &redact(tarbet_telemetry::problem::chain(&error), &call.secrets()),
-        )
-    };
-    let answer = send(http, build(http, call).map_err(failed)?).await.map_err(failed)?;
-    if answer.status.is_success() {
-        return Ok(answer);
+/// Makes a call without credentials: how tokens are fetched. Throttling and failures of the service are
+/// waited out. No way to it is told at once: so a machine learns that it has no metadata service.
+pub async fn plain(http: &reqwest::Client, clock: &dyn Clock, call: &Call) -> Result<Answer, Error> {
+    let host = call.url.host_str().unwrap_or_default();
+    let unusable = |said: String| super::auth::unusable(host, &redact(said, &call.secrets()));
+    let failed = |error: reqwest::Error| unusable(tarbet_telemetry::problem::chain(&error));
+    let mut pauses = Pauses::new(clock);
+    loop {
+        let answer = send(http, build(http, call).map_err(failed)?).await.map_err(failed)?;
+        if answer.status.is_success() {
+            return Ok(answer);
+        }
+        if !is_passing(answer.status) || !pauses.pause(host, &call.named(), answer.pause(clock)).await {
+            return Err(unusable(format!("{}: {}", answer.status, answer.said())));
+        }
     }
-    let said = redact(format!("{}: {}", answer.status, answer.said()), &call.secrets());
-    Err(super::auth::unusable(call.url.host_str().unwrap_or_default(), &said))
 }
 
 /// Whether the same call may succeed in a while.

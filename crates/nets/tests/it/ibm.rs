@@ -284,6 +284,23 @@ async fn every_cut_point_ends_as_wanted_with_no_orphan() {
 }
 
 #[tokio::test]
+async fn throttling_failures_and_long_operations_converge() {
+    let world = World::start().await;
+    world.sim.with(|cloud| cloud.takes = Duration::from_mins(20));
+    let minimal = undisturbed(&world).await;
+    let mut total = 0;
+    for (number, (state, _)) in minimal.iter().enumerate() {
+        world.sim.faults(Faults { throttle_every: 3, fail_every: 5, ..Faults::default() });
+        step(number, &world.ibm()).await.unwrap();
+        assert_eq!(&world.sim.with(|cloud| cloud.state()), state, "step {number}");
+        total += world.sim.seen().len();
+    }
+    let least: usize = minimal.iter().map(|(_, requests)| requests).sum();
+    assert!(total <= 3 * least, "{total} requests where {least} suffice");
+    world.sim.assert_sound();
+}
+
+#[tokio::test]
 async fn ibms_own_sdks_drive_the_stand_in_to_the_same_state() {
     let python = tarbet_testbed::vendor_python("ibm").await.unwrap();
     let theirs = Sim::start(IbmCloud::new()).await;

@@ -131,7 +131,7 @@ impl Credentials {
             }
             (None, None) => {}
         }
-        let answer = rest::plain(&self.http, &Call::new(Method::POST, url).form(form)).await?;
+        let answer = rest::plain(&self.http, &*self.clock, &Call::new(Method::POST, url).form(form)).await?;
         self.token("the service principal", &answer.body)
     }
 
@@ -156,7 +156,7 @@ impl Credentials {
                 value.map_err(|_| Error::invalid("IDENTITY_HEADER", "is not the value of a header"))?;
             call.headers.insert("x-identity-header", value);
         }
-        let answer = rest::plain(&self.http, &call).await?;
+        let answer = rest::plain(&self.http, &*self.clock, &call).await?;
         self.token("the managed identity", &answer.body)
     }
 

@@ -111,7 +111,7 @@ fn token_url(setting: &str, text: &str) -> Result<Url, Error> {
 #[async_trait]
 impl TokenSource for Google {
     async fn fetch(&self) -> Result<(String, Duration), Error> {
-        let answer = plain(&self.http, &self.call()?).await?.body;
+        let answer = plain(&self.http, &*self.clock, &self.call()?).await?.body;
         let token = answer["access_token"].as_str();
         let token = token.ok_or_else(|| unusable("Google", "the answer has no token"))?.to_owned();
         Ok((token, Duration::from_secs(answer["expires_in"].as_u64().unwrap_or(300))))

@@ -52,8 +52,11 @@ fn built(path: &str) -> Result<PathBuf> {
 /// Waits until the whole way to the backend works.
 async fn working(address: SocketAddr) -> Result<()> {
     let aim = crate::load::Aim::get(address, "/version", "");
+    // A tunnel may take a connection before its far end is ready, and never answer that one.
+    let patience = Duration::from_secs(2);
     eventually(Duration::from_secs(30), "a peer", || async {
-        crate::load::keep_alive(&aim, 1, Duration::from_millis(1)).await.map(drop)
+        let look = crate::load::keep_alive(&aim, 1, Duration::from_millis(1));
+        tokio::time::timeout(patience, look).await.context("no answer")?.map(drop)
     })
     .await?;
     Ok(())

@@ -21,16 +21,17 @@ pub(super) async fn start(mode: Mode, backend: SocketAddr) -> Result<Tunnel> {
     let key = folder.write("key.pem", &issued.key)?;
     let ca = folder.write("ca.pem", authority.pem())?;
     let (control, user) = (ports.port(0), ports.port(1));
-    let tls = format!(
-        "transport.tls.certFile = \"{}\"\ntransport.tls.keyFile = \"{}\"\ntransport.tls.trustedCaFile = \"{}\"\n",
+    // Only the server shows a certificate, as between an agent and a gateway.
+    let proof = format!(
+        "transport.tls.certFile = \"{}\"\ntransport.tls.keyFile = \"{}\"\n",
         cert.display(),
-        key.display(),
-        ca.display()
+        key.display()
     );
+    let trust = format!("transport.tls.trustedCaFile = \"{}\"\n", ca.display());
     let vhost = if mode == Mode::Http { format!("vhostHTTPPort = {user}\n") } else { String::new() };
     let server = format!(
         "bindAddr = \"127.0.0.1\"\nproxyBindAddr = \"127.0.0.1\"\nbindPort = {control}\n{vhost}log.level = \"error\"\n\
-         transport.tls.force = true\n{tls}"
+         transport.tls.force = true\n{proof}"
     );
     let (ip, port) = (backend.ip(), backend.port());
     let proxy = match mode {
@@ -39,7 +40,7 @@ pub(super) async fn start(mode: Mode, backend: SocketAddr) -> Result<Tunnel> {
     };
     let client = format!(
         "serverAddr = \"127.0.0.1\"\nserverPort = {control}\nlog.level = \"error\"\ntransport.tls.enable = true\n\
-         transport.tls.serverName = \"localhost\"\n{tls}\n[[proxies]]\nname = \"bench\"\n{proxy}localIP = \"{ip}\"\n\
+         transport.tls.serverName = \"localhost\"\n{trust}\n[[proxies]]\nname = \"bench\"\n{proxy}localIP = \"{ip}\"\n\
          localPort = {port}\n"
     );
     let start = |name: &str, config: &str| -> Result<Process> {

@@ -39,7 +39,7 @@ pub(super) async fn start(mode: Mode, backend: SocketAddr) -> Result<Tunnel> {
         Mode::Http => "type = \"http\"\ncustomDomains = [\"bench\"]\n".to_owned(),
     };
     let client = format!(
-        "serverAddr = \"127.0.0.1\"\nserverPort = {control}\nlog.level = \"error\"\ntransport.tls.enable = true\n\
+        "loginFailExit = false\nserverAddr = \"127.0.0.1\"\nserverPort = {control}\nlog.level = \"error\"\ntransport.tls.enable = true\n\
          transport.tls.serverName = \"localhost\"\n{trust}\n[[proxies]]\nname = \"bench\"\n{proxy}localIP = \"{ip}\"\n\
          localPort = {port}\n"
     );

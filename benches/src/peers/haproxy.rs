@@ -1,4 +1,4 @@
-//! HAProxy on both sides with mutual TLS between: the hops of a tunnel, without being one.
+//! HAProxy on both sides with TLS between: the hops of a tunnel, without being one.
 
 use std::net::SocketAddr;
 
@@ -20,10 +20,10 @@ pub(super) async fn start(backend: SocketAddr) -> Result<Tunnel> {
     let (pem, ca) = (pem.display(), ca.display());
     let gateway = format!(
         "{DEFAULTS}frontend in\n  bind 127.0.0.1:{near}\n  default_backend out\nbackend out\n  \
-         server far 127.0.0.1:{far} ssl verify required ca-file {ca} crt {pem} sni str(localhost)\n"
+         server far 127.0.0.1:{far} ssl verify required ca-file {ca} sni str(localhost)\n"
     );
     let agent = format!(
-        "{DEFAULTS}frontend in\n  bind 127.0.0.1:{far} ssl crt {pem} ca-file {ca} verify required\n  \
+        "{DEFAULTS}frontend in\n  bind 127.0.0.1:{far} ssl crt {pem}\n  \
          default_backend out\nbackend out\n  server backend {backend}\n"
     );
     let start = |name: &str, config: &str| -> Result<Process> {

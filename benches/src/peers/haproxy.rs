@@ -14,7 +14,7 @@ pub(super) async fn start(backend: SocketAddr) -> Result<Tunnel> {
     let (folder, ports) = (Folder::new("haproxy")?, Lease::block(2)?);
     let authority = Authority::new("bench")?;
     let issued = authority.issue(&Subject::loopback("bench"))?;
-    let pem = folder.write("pair.pem", &format!("{}{}", issued.certificate, issued.key))?;
+    let pem = folder.write("pair.pem", &format!("{}\n{}", issued.certificate, issued.key))?;
     let ca = folder.write("ca.pem", authority.pem())?;
     let (near, far) = (ports.port(0), ports.port(1));
     let (pem, ca) = (pem.display(), ca.display());

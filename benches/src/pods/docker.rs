@@ -46,8 +46,8 @@ pub(super) async fn measure(bench: &Bench) -> Result<Section> {
     }
     let mut section = Section::new(
         "Docker",
-        "50 pods from the first create until all run, through API server and plugin; `docker run` starts one \
-         container each, ours two (the pod's network has its own).",
+        "50 pods of one container that runs once, from the first create until all run, through API server and \
+         plugin; beside `docker run` of the same image, as many at a time.",
     );
     section.push(
         Figure::new("pods from create to running", "pods/s", ours)

@@ -16,6 +16,10 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch as channel;
 use tokio_util::sync::CancellationToken;
 
+/// Objects of a list that are read at once. A page is held whole and in full, so memory that is used once
+/// for a large one stays with the process, while the parts of objects that are kept are small.
+const PAGE: u32 = 100;
+
 /// Namespace and name.
 type Key = (String, String);
 
@@ -169,7 +173,8 @@ pub async fn watch<K, V>(
     V: Newer,
 {
     // A watch is renewed every minute: silence longer than that means a dead peer.
-    let mut events = std::pin::pin!(watcher(api, config.timeout(60)));
+    let config = config.timeout(60).page_size(PAGE);
+    let mut events = std::pin::pin!(watcher(api, config));
     let mut unseen = BTreeSet::new();
     let mut pauses = Pauses::default();
     loop {

@@ -3,6 +3,8 @@
 //! It is a net with holes: a pipeline should not print secrets at all. The forms below are those
 //! that tools print by accident.
 
+use std::sync::OnceLock;
+
 use regex::{Captures, Regex, RegexBuilder};
 
 /// What is put in place of a secret.
@@ -30,22 +32,30 @@ const FORMS: [&str; 9] = [
 /// Takes secrets out of texts.
 #[derive(Debug, Clone)]
 pub struct Redactor {
-    forms: Vec<Regex>,
+    more: Vec<String>,
+    // Made for the first text: they are half a megabyte, and many controllers never read a log.
+    forms: OnceLock<Vec<Regex>>,
 }
 
 impl Redactor {
     /// The known forms, and these expressions. One that is not valid is left out; the
     /// configuration is checked before.
     pub fn new(more: &[String]) -> Self {
-        let build = |form: &str| RegexBuilder::new(form).size_limit(4 << 20).build().ok();
-        let forms = FORMS.iter().copied().chain(more.iter().map(String::as_str)).filter_map(build).collect();
-        Self { forms }
+        Self { more: more.to_vec(), forms: OnceLock::new() }
+    }
+
+    fn forms(&self) -> &[Regex] {
+        self.forms.get_or_init(|| {
+            let build = |form: &str| RegexBuilder::new(form).size_limit(4 << 20).build().ok();
+            let all = FORMS.iter().copied().chain(self.more.iter().map(String::as_str));
+            all.filter_map(build).collect()
+        })
     }
 
     /// The text without secrets.
     pub fn redact(&self, text: &str) -> String {
         let mut text = text.to_owned();
-        for form in &self.forms {
+        for form in self.forms() {
             if form.is_match(&text) {
                 let replaced = form.replace_all(&text, |found: &Captures<'_>| {
                     // A group is the name before the secret only among our own forms.

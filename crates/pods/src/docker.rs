@@ -1,8 +1,9 @@
 //! Runs pods as containers of a Docker daemon.
 //!
-//! Every pod has a pause container that holds its network and one container for each of its own.
-//! What Docker has, by labels, and what is recorded in the data root are the whole state: after a
-//! crash everything goes on from there. Names are unique, so Docker itself refuses a second one.
+//! A pod has one container for each of its own, and a pause container that holds their network; where
+//! one container runs once, the network is its own and nothing has to hold it. What Docker has, by
+//! labels, and what is recorded in the data root are the whole state: after a crash everything goes
+//! on from there. Names are unique, so Docker itself refuses a second one.
 
 mod create;
 mod drive;
@@ -469,10 +470,19 @@ impl Runner for Docker {
 
     async fn address(&self, uid: &str) -> Option<IpAddr> {
         let pod = self.pod(uid)?;
-        if pod.known().plan.host_network {
+        let known = pod.known();
+        if known.plan.host_network {
             return Some(Ipv4Addr::LOCALHOST.into());
         }
-        usage::address(&self.engine.api().await.ok()?, &create::pause_name(&pod.id)).await
+        let api = self.engine.api().await.ok()?;
+        // A pod of one container that an older plugin made has its network in a pause container all the same.
+        if let Some(only) = known.plan.containers.first().filter(|_| known.plan.is_alone())
+            && let Some(address) =
+                usage::address(&api, &pod.name_of(&Slot::Container(only.name.clone()))).await
+        {
+            return Some(address);
+        }
+        usage::address(&api, &create::pause_name(&pod.id)).await
     }
 
     fn known(&self, uid: &str) -> Option<Arc<Known>> {

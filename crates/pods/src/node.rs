@@ -26,6 +26,7 @@ pub mod plan;
 pub mod resolve;
 mod setkube;
 mod start;
+mod trim;
 
 pub use config::NodeConfig;
 pub use error::NodeError;

@@ -264,6 +264,12 @@ impl Plan {
         self.all().find(|container| container.name == name)
     }
 
+    /// Whether it is one container that runs once: nobody is there to share a network with, and
+    /// none has to outlive the container.
+    pub fn is_alone(&self) -> bool {
+        self.init.is_empty() && self.containers.len() == 1 && self.restart == Restart::Never
+    }
+
     /// The container a request means: the named one, or the only one.
     pub fn meant(&self, name: &str) -> Option<&Container> {
         match (name, self.containers.as_slice()) {

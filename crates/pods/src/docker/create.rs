@@ -18,7 +18,7 @@ pub(super) const NAME: &str = "dev.tarbet.pod.name";
 pub(super) const NAMESPACE: &str = "dev.tarbet.pod.namespace";
 pub(super) const CONTAINER: &str = "dev.tarbet.container";
 
-/// The network that a pod's pause container joins.
+/// The network that a pod joins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Network<'a> {
     pub(super) mode: &'a str,
@@ -47,9 +47,12 @@ fn labels(id: &PodId, container: &str, instance: &str) -> HashMap<String, String
     pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
 }
 
+fn hosts(plan: &Plan) -> Vec<String> {
+    plan.host_aliases.iter().map(|(name, address)| format!("{name}:{address}")).collect()
+}
+
 /// The pause container of a pod.
 pub(super) fn pause(plan: &Plan, instance: &str, network: &Network<'_>) -> ContainerCreateBody {
-    let hosts = plan.host_aliases.iter().map(|(name, address)| format!("{name}:{address}"));
     ContainerCreateBody {
         image: Some(pause::IMAGE.into()),
         entrypoint: Some(vec![pause::PROGRAM.into()]),
@@ -59,7 +62,7 @@ pub(super) fn pause(plan: &Plan, instance: &str, network: &Network<'_>) -> Conta
         labels: Some(labels(&plan.id, "", instance)),
         host_config: Some(HostConfig {
             network_mode: Some(network.mode.to_owned()),
-            extra_hosts: Some(hosts.collect()),
+            extra_hosts: Some(hosts(plan)),
             dns: (!network.dns.is_empty()).then(|| network.dns.to_vec()),
             cap_drop: Some(vec!["ALL".into()]),
             readonly_rootfs: Some(true),
@@ -77,6 +80,7 @@ pub(super) fn container(
     container: &Container,
     pod: &Folder,
     instance: &str,
+    network: &Network<'_>,
 ) -> io::Result<ContainerCreateBody> {
     let bind = |source: &std::path::Path, target: &str, read_only: bool| Mount {
         typ: Some(MountType::BIND),
@@ -100,7 +104,13 @@ pub(super) fn container(
         (None, Some(group)) => Some(format!("0:{group}")),
         (None, None) => None,
     };
-    let shared = |id: &PodId| format!("container:{}", pause_name(id));
+    let shared = || format!("container:{}", pause_name(&plan.id));
+    let own = !plan.host_network && plan.is_alone();
+    let mode = match (plan.host_network, own) {
+        (true, _) => "host".to_owned(),
+        (false, true) => network.mode.to_owned(),
+        (false, false) => shared(),
+    };
     let restart = match (plan.restart, plan.is_init(&container.name)) {
         (_, true) if container.sidecar => RestartPolicyNameEnum::UNLESS_STOPPED,
         (Restart::Never, _) => RestartPolicyNameEnum::NO,
@@ -132,11 +142,13 @@ pub(super) fn container(
         tty: Some(container.tty),
         open_stdin: Some(container.stdin),
         labels: Some(labels(&plan.id, &container.name, instance)),
-        hostname: plan.host_network.then(|| plan.hostname.clone()),
+        hostname: (plan.host_network || own).then(|| plan.hostname.clone()),
         host_config: Some(HostConfig {
             mounts: Some(mounts),
-            network_mode: Some(if plan.host_network { "host".into() } else { shared(&plan.id) }),
-            ipc_mode: (!plan.host_network).then(|| shared(&plan.id)),
+            network_mode: Some(mode),
+            extra_hosts: own.then(|| hosts(plan)),
+            dns: (own && !network.dns.is_empty()).then(|| network.dns.to_vec()),
+            ipc_mode: (!plan.host_network && !own).then(shared),
             nano_cpus: container.limits.cpu_milli.map(|milli| milli * 1_000_000),
             memory: container.limits.memory,
             cpu_shares: shares,

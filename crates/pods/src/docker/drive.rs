@@ -123,21 +123,18 @@ impl Docker {
     }
 
     async fn make(&self, api: &Api, pod: &Pod, plan: &Plan, slot: &Slot) -> Result<(), Stuck> {
+        let network = Network { mode: &self.config.network, dns: &self.config.dns };
         let body = match slot {
             Slot::Pause => {
                 pause::ensure(api).await?;
-                create::pause(
-                    plan,
-                    &self.instance,
-                    &Network { mode: &self.config.network, dns: &self.config.dns },
-                )
+                create::pause(plan, &self.instance, &network)
             }
             Slot::Container(name) => {
                 let Some(container) = plan.container(name) else { return Ok(()) };
                 image::ensure(api, container, self.config.pull.unwrap_or(container.pull))
                     .await
                     .map_err(Stuck::Image)?;
-                create::container(plan, container, &pod.folder, &self.instance)
+                create::container(plan, container, &pod.folder, &self.instance, &network)
                     .map_err(RunError::folder(format!("mount the volumes of `{name}`")))?
             }
         };

@@ -70,7 +70,7 @@ pub fn next(plan: &Plan, state: impl Fn(&Slot) -> State) -> Vec<Action> {
         let left = sidecars.map(|init| Slot::Container(init.name.clone()));
         return left.filter(|slot| state(slot) == State::Running).map(Action::Stop).collect();
     }
-    if actions.is_empty() || plan.host_network {
+    if actions.is_empty() || plan.host_network || plan.is_alone() {
         return actions;
     }
     // The pod's network comes first. It holds nothing of the pod's own, so it may start again.
@@ -125,6 +125,20 @@ mod tests {
         assert_eq!(seen(State::Running, State::Running), []);
         assert_eq!(seen(State::Running, State::Ended(0)), [Action::Stop(side.clone())]);
         assert_eq!(seen(State::Ended(143), State::Ended(0)), []);
+    }
+
+    #[test]
+    fn a_container_that_runs_once_and_alone_needs_nobody_to_hold_its_network() {
+        let mut plan = pod(0, 1);
+        let main = || vec![Action::Run(Slot::Container("m0".into()))];
+        let pause = || vec![Action::Run(Slot::Pause)];
+        assert_eq!(next(&plan, |_| State::Absent), pause(), "its network outlives a restart");
+        plan.restart = crate::plan::Restart::Never;
+        assert_eq!(next(&plan, |_| State::Absent), main());
+        for mut plan in [pod(1, 1), pod(0, 2)] {
+            plan.restart = crate::plan::Restart::Never;
+            assert_eq!(next(&plan, |_| State::Absent), pause(), "the network is shared");
+        }
     }
 
     /// Docker and its accidents, as far as the machine can see them.

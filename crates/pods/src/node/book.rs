@@ -1,6 +1,7 @@
 //! What this process remembers of its pods. Everything in it can be found out again.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
@@ -8,6 +9,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use super::machine::{is_final, phase_of};
 use super::plan::{Memory, Remote};
+use super::trim;
 use crate::wire;
 
 /// Namespace and name of a pod.
@@ -43,8 +45,8 @@ pub struct Entry {
     pub end: Option<End>,
     /// What its contents were when they were last sent.
     pub contents: Option<u64>,
-    /// The last status that was written, where the cluster made something else of it.
-    pub written: Option<PodStatus>,
+    /// The [`print`] of the last status that was written, where the cluster made something else of it.
+    pub written: Option<u64>,
 }
 
 impl Entry {
@@ -82,6 +84,13 @@ impl Entry {
         self.memory.ended = true;
         self.end.get_or_insert(End { reason: reason.to_owned(), message: message.into(), code });
     }
+}
+
+/// What tells two statuses apart.
+pub fn print(status: &PodStatus) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    serde_json::to_vec(status).unwrap_or_default().hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Namespace and name of a pod.
@@ -169,7 +178,7 @@ impl Book {
             if silent || (entry.told.as_ref() == Some(&status) && entry.unheard.is_none()) {
                 continue;
             }
-            entry.told = Some(status);
+            entry.told = Some(trim::told(status));
             entry.unheard = None;
             news.push(entry.key());
         }

@@ -18,6 +18,7 @@ use super::gather::Gather;
 use super::interlink::{Interlink, Ping};
 use super::metrics::{NodeMetrics, count};
 use super::plan::{self, Circumstances, Remote};
+use super::trim;
 
 /// A pod that the other side does not know any more, although it answers, is lost after this time.
 const LOST: Duration = Duration::from_mins(2);
@@ -33,9 +34,8 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    pub(super) fn new(mut pod: Pod) -> Self {
-        // The bulk of an object, and of no use here.
-        pod.metadata.managed_fields = None;
+    pub(super) fn new(pod: Pod) -> Self {
+        let pod = trim::pod(pod);
         let version = pod.metadata.resource_version.as_deref().and_then(|text| text.parse().ok());
         Self { pod: Arc::new(pod), version: version.unwrap_or_default() }
     }

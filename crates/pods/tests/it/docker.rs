@@ -206,12 +206,40 @@ async fn a_second_create_starts_nothing_and_a_late_one_is_refused() {
         assert_eq!(reply.unwrap().pod_jid, format!("tarbet-{uid}"));
     }
     until(&*bed.docker, &uid, "it to run", |text| text == "main=running").await;
-    assert_eq!(containers_of(&uid).await, 2);
+    assert_eq!(containers_of(&uid).await, 1);
     bed.docker.delete(&uid, None).await.unwrap();
     let late = bed.docker.start(pod).await.unwrap_err();
     assert!(late.to_string().contains("deleted"), "{late}");
     bed.docker.delete(&uid, None).await.unwrap();
     assert_eq!(containers_of(&uid).await, 0);
+}
+
+#[tokio::test]
+async fn one_container_that_runs_once_has_the_network_to_itself() {
+    let bed = Bed::new().await;
+    let pods = [("Never", 1, vec!["main"]), ("Always", 2, vec!["main"]), ("Never", 3, vec!["main", "other"])];
+    let pods = pods.map(|(restart, made, names)| {
+        let line = "hostname; grep -o 'far-away' /etc/hosts; sleep 1000";
+        let containers: Vec<_> = names.iter().map(|name| shell(name, line)).collect();
+        let aliases = json!([{"ip": "192.0.2.1", "hostnames": ["far-away"]}]);
+        let spec = json!({"containers": containers, "restartPolicy": restart, "hostAliases": aliases});
+        let running = names.iter().map(|name| format!("{name}=running")).collect::<Vec<_>>().join(" ");
+        (pod(spec), made, running)
+    });
+    for (pod, made, running) in pods {
+        let uid = bed.start(&pod).await;
+        until(&*bed.docker, &uid, "it to run", |text| text == running).await;
+        assert_eq!(containers_of(&uid).await, made, "{running}");
+        eventually(PATIENCE, "the log", || async {
+            let text = log(&*bed.docker, &uid, "main", json!({})).await;
+            anyhow::ensure!(text == "pod\nfar-away\n", "{text}");
+            Ok(())
+        })
+        .await
+        .unwrap();
+        bed.docker.delete(&uid, None).await.unwrap();
+        assert_eq!(containers_of(&uid).await, 0);
+    }
 }
 
 #[tokio::test]

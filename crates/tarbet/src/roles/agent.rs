@@ -13,7 +13,7 @@ use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::problem::chain;
 
 use super::pods_here::{self, PodsHereArgs};
-use super::process::Process;
+use super::process::{Process, Threads};
 use crate::config::Config;
 
 pub const EXAMPLES: &str = "Examples:
@@ -92,7 +92,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
 
 pub fn run(config: Config, args: AgentArgs) -> Result<(), Problem> {
     let (settings, edge) = (config.agent.clone(), config.edge.clone());
-    Process::run("agent", &config, OBSERVE_AT, |process| async move {
+    Process::run("agent", &config, OBSERVE_AT, Threads::Cores, |process| async move {
         let pods = pods_here::start(edge, &args.pods, &process).await?;
         let mut settings = merged(settings, args);
         settings.offers.extend(pods.map(|place| (pods_here::SERVICE.to_owned(), place)));

@@ -18,7 +18,7 @@ use tarbet_store::Clock;
 use tarbet_telemetry::{Coded, Problem};
 
 use super::nets::{own_store, surroundings};
-use super::process::Process;
+use super::process::{Process, Threads};
 use super::tags::listen;
 use crate::config::Config;
 use crate::output::Format;
@@ -130,7 +130,7 @@ fn public(
     let at = listen(args.listen.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)));
     let orchestrator = args.orchestrator.map_or_else(|| config.cloud.orchestrator.clone(), listen);
     let open = &open;
-    Process::run("cloud", config, OBSERVE_AT, |process| {
+    Process::run("cloud", config, OBSERVE_AT, Threads::Cores, |process| {
         let at = at.clone();
         async move {
             let around = surroundings(&process, &own_store(config, &format!("cloud-{name}"))).await?;
@@ -149,7 +149,7 @@ fn local(config: Config, args: LocalArgs, format: Format) -> Result<(), Problem>
     if args.plan || args.remove {
         return crate::cli::block_on(once(config, args, format));
     }
-    Process::run("cloud", &config, OBSERVE_AT, |process| {
+    Process::run("cloud", &config, OBSERVE_AT, Threads::Cores, |process| {
         let config = config.clone();
         async move {
             let around = surroundings(&process, &own_store(&config, &format!("cloud-{}", args.name))).await?;

@@ -13,7 +13,7 @@ use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::problem::chain;
 use tarbet_telemetry::{Problem, Stage};
 
-use super::process::{Process, bind};
+use super::process::{Process, Threads, bind};
 use crate::cli::endpoint::Endpoint;
 use crate::config::Config;
 use crate::wire;
@@ -46,7 +46,7 @@ pub fn run(mut config: Config, args: GatewayArgs) -> Result<(), Problem> {
         Some(file) => kas::lay_over(&mut config, file)?,
         None => Vec::new(),
     };
-    Process::run("gateway", &config, OBSERVE_AT, |process| {
+    Process::run("gateway", &config, OBSERVE_AT, Threads::Cores, |process| {
         for warning in warnings {
             tracing::warn!(warning, "The kas configuration has something to know.");
         }

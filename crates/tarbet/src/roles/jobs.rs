@@ -10,7 +10,7 @@ use tarbet_link::{Body, Caller, Target};
 use tarbet_telemetry::codes::{ground, jobs};
 use tarbet_telemetry::{Coded, Problem, Stage, observe};
 
-use super::process::{Process, bind};
+use super::process::{Process, Threads, bind};
 use crate::cli::endpoint::ServerArgs;
 use crate::config::Config;
 
@@ -69,7 +69,7 @@ pub fn run(mut config: Config, args: JobsArgs) -> Result<(), Problem> {
         config.observability.listen = args.metrics_bind_address;
         probes = probes.or(Some(PROBES_AT));
     }
-    Process::run("jobs", &config, METRICS_AT, |process| async move {
+    Process::run("jobs", &config, METRICS_AT, Threads::One, |process| async move {
         name_remotes(&mut settings).await?;
         let source = source(settings.kubeconfig.as_deref())?;
         let local = connect(&source).await?;

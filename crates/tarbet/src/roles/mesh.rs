@@ -13,7 +13,7 @@ use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::{Coded, Problem, Stage};
 
 use super::jobs::{address, connect, identity, serve_probes, source};
-use super::process::{Process, bind};
+use super::process::{Process, Threads, bind};
 use crate::cli::endpoint::ServerArgs;
 use crate::config::Config;
 
@@ -65,7 +65,7 @@ pub fn run(mut config: Config, args: MeshArgs) -> Result<(), Problem> {
         config.observability.listen = args.metrics_bind_address;
         probes = probes.or(Some(PROBES_AT));
     }
-    Process::run("mesh", &config, METRICS_AT, |process| async move {
+    Process::run("mesh", &config, METRICS_AT, Threads::Cores, |process| async move {
         let client = connect(&source(settings.kubeconfig.as_deref())?).await?;
         let namespace = namespace(settings.namespace.clone());
         let sites = sites(&settings.via_site, &args.server)?;

@@ -10,7 +10,7 @@ use tarbet_nets::tags::Sharing;
 use tarbet_store::{RedbConfig, StoreConfig};
 use tarbet_telemetry::{Coded, Problem};
 
-use super::process::Process;
+use super::process::{Process, Threads};
 use super::store;
 use crate::cli::state_folder;
 use crate::config::Config;
@@ -36,7 +36,7 @@ pub fn run(config: Config, args: NetsArgs) -> Result<(), Problem> {
         Some(path) => NetsConfig::from_paraglider(path).map_err(|error| error.problem())?,
         None => config.nets.clone(),
     };
-    Process::run("nets", &config, OBSERVE_AT, |process| {
+    Process::run("nets", &config, OBSERVE_AT, Threads::Cores, |process| {
         let config = config.clone();
         async move {
             let around = surroundings(&process, &own_store(&config, "nets")).await?;

@@ -13,7 +13,7 @@ use tarbet_telemetry::{Coded, Problem};
 
 use super::jobs::{connect, source};
 use super::pods_here;
-use super::process::Process;
+use super::process::{Process, Threads};
 use crate::cli::endpoint::ServerArgs;
 use crate::config::Config;
 
@@ -61,7 +61,7 @@ pub fn run(mut config: Config, args: NodeArgs) -> Result<(), Problem> {
         config.log.filter = "error".into();
     }
     let carrier = carrier(&args)?;
-    Process::run("node", &config, OBSERVE_AT, |process| async move {
+    Process::run("node", &config, OBSERVE_AT, Threads::One, |process| async move {
         let client = connect(&source(args.kubeconfig.as_deref())?).await?;
         let parts = Parts {
             client,

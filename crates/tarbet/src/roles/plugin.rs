@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use tarbet_pods::edge::{self, EdgeConfig, Environment, Part};
 use tarbet_telemetry::Problem;
 
-use super::process::Process;
+use super::process::{Process, Threads};
 use crate::config::Config;
 
 pub const EXAMPLES: &str = "Examples:
@@ -97,7 +97,7 @@ pub fn start(
     observe_at: SocketAddr,
 ) -> Result<(), Problem> {
     let (settings, environment) = args.settings(config.edge.clone(), part)?;
-    Process::run(role, &config, observe_at, |process| async move {
+    Process::run(role, &config, observe_at, Threads::Cores, |process| async move {
         edge::start(part, settings, &environment, &process.supervisor, &process.health).await.map(drop)
     })
 }

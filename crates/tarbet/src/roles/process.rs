@@ -25,19 +25,34 @@ pub struct Process {
     traces: Option<Arc<Traces>>,
 }
 
+/// Which work a role does, and so how many threads it needs. Every thread keeps memory of its own for what
+/// it gave back: a role that mostly waits for others would hold many times what it uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Threads {
+    /// It waits for others, and a second core would wait too.
+    One,
+    /// It carries the bytes of others: one for each core.
+    Cores,
+}
+
 impl Process {
     /// Runs a role from start to end: `build` binds, opens and spawns, and returns when all is set up.
     pub fn run<B, F>(
         role: &'static str,
         config: &Config,
         observe_at: SocketAddr,
+        threads: Threads,
         build: B,
     ) -> Result<(), Problem>
     where
         B: FnOnce(Process) -> F,
         F: Future<Output = Result<(), Problem>>,
     {
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        if threads == Threads::One {
+            runtime.worker_threads(1);
+        }
+        let runtime = runtime.enable_all().build().map_err(|error| {
             Problem::new(&ground::INTERNAL, "The process cannot start its threads.")
                 .because(error.to_string())
         })?;

@@ -8,7 +8,7 @@ use tarbet_nets::role::tags;
 use tarbet_telemetry::{Coded, Problem};
 
 use super::nets::{own_store, surroundings};
-use super::process::Process;
+use super::process::{Process, Threads};
 use crate::config::Config;
 
 pub const EXAMPLES: &str = "Examples:
@@ -48,7 +48,7 @@ pub fn listen(address: SocketAddr) -> ListenConfig {
 }
 
 pub fn run(config: Config, args: TagsArgs) -> Result<(), Problem> {
-    Process::run("tags", &config, OBSERVE_AT, |process| {
+    Process::run("tags", &config, OBSERVE_AT, Threads::Cores, |process| {
         let config = config.clone();
         async move {
             let around = surroundings(&process, &own_store(&config, "tags")).await?;

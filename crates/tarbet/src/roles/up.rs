@@ -16,7 +16,7 @@ use tarbet_reach::gateway::Gateway;
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::{Problem, Stage, problem::chain};
 
-use super::process::{Process, bind};
+use super::process::{Process, Threads, bind};
 use crate::cli::endpoint::Endpoint;
 use crate::cli::state_folder;
 use crate::config::Config;
@@ -70,7 +70,9 @@ pub fn run(config: Config, args: UpArgs) -> Result<(), Problem> {
         .because(error.to_string())
         .advising("set TARBET_STATE to a folder you may write")
     })?;
-    Process::run("up", &config, OBSERVE_AT, |process| start(process, config.clone(), args, folder))
+    Process::run("up", &config, OBSERVE_AT, Threads::Cores, |process| {
+        start(process, config.clone(), args, folder)
+    })
 }
 
 /// Tokens and keys lie here: nobody else may look.

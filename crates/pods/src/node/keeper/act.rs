@@ -98,7 +98,7 @@ impl Node {
             entry.memory.remote = if known || confirmed { Remote::Present } else { Remote::Absent };
             entry.jid = told.as_ref().map(|told| told.jid.clone()).unwrap_or_default();
             if known {
-                entry.told = told;
+                entry.told = told.map(crate::node::trim::told);
                 entry.unheard = None;
             } else if confirmed {
                 // It was there once: it is never made a second time.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use tarbet_cluster::{Class, class, describe};
 
 use super::{Node, Seen};
-use crate::node::book::Entry;
+use crate::node::book::{Entry, print};
 use crate::node::machine::{self, Report};
 use crate::node::metrics::count;
 use crate::node::plan::JOB_ID;
@@ -23,7 +23,7 @@ impl Node {
         if !entry.jid.is_empty() && noted.and_then(|notes| notes.get(JOB_ID)) != Some(&entry.jid) {
             annotations.insert(JOB_ID.to_owned(), json!(entry.jid));
         }
-        let known = entry.pod.status.as_ref() == Some(&status) || entry.written.as_ref() == Some(&status);
+        let known = entry.pod.status.as_ref() == Some(&status) || entry.written == Some(print(&status));
         if known && annotations.is_empty() {
             return true;
         }
@@ -44,7 +44,7 @@ impl Node {
                 let pod = std::sync::Arc::clone(&seen.pod);
                 self.mirror.refresh(&namespace, &name, seen);
                 self.book.change(uid, |entry| {
-                    entry.written = (pod.status.as_ref() != Some(&status)).then_some(status);
+                    entry.written = (pod.status.as_ref() != Some(&status)).then(|| print(&status));
                     entry.pod = pod;
                 });
                 true

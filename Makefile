@@ -12,8 +12,8 @@ demo: ## install what is missing, build, and show the main job working
 test: ## install what is missing and run every check and test
 	@tools/test
 
-verify: ## the same tests at full repetition (hours)
-	@EFFORT=10 tools/test
+verify: ## the same tests at full repetition (hours); writes docs/VERIFIED.md
+	@tools/verify
 
 bench: ## measure beside peers and write docs/BENCHMARKS.md (QUICK=1 for minutes)
 	@tools/bench

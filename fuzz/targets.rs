@@ -1,5 +1,5 @@
 // Every parser of bytes from outside, by name. Two programs include this file: the libFuzzer
-// targets beside it, and the stable test that replays the corpus.
+// program beside it, and the stable test that replays the corpus.
 
 pub(crate) type Target = (&'static str, fn(&[u8]));
 
@@ -22,6 +22,19 @@ pub(crate) const TARGETS: &[Target] = &[
     ("kas_credential", tarbet_reach::kas::fuzz::credential),
     ("kas_config", tarbet_reach::kas::fuzz::config),
     ("kas_redis_hash", tarbet_reach::kas::fuzz::redis_hash),
+    ("internal_request", tarbet_jobs::fuzz::request),
+    ("offers", tarbet_jobs::fuzz::offers),
+    ("pod", tarbet_pods::fuzz::pod),
+    ("interlink_bodies", tarbet_pods::fuzz::bodies),
+    ("squeue", tarbet_pods::fuzz::squeue),
+    ("exec_streams", tarbet_pods::fuzz::streams),
+    ("nets_rules", tarbet_nets::fuzz::rules),
+    ("nets_tags", tarbet_nets::fuzz::tags),
+    ("ec2", tarbet_nets::fuzz::ec2),
+    ("federated_service", tarbet_mesh::fuzz::offer),
+    ("redis", tarbet_store::fuzz::redis),
+    ("redis_url", tarbet_store::fuzz::redis_url),
+    ("settings", settings),
 ];
 
 fn link_handshake(data: &[u8]) {
@@ -53,4 +66,13 @@ fn kube_path(data: &[u8]) {
 fn policy(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let _ = serde_saphyr::from_str::<tarbet_reach::agent::policy::Policy>(&text);
+}
+
+fn settings(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let _ = serde_saphyr::from_str::<tarbet_jobs::Config>(&text);
+    let _ = serde_saphyr::from_str::<tarbet_mesh::MeshConfig>(&text);
+    let _ = serde_saphyr::from_str::<tarbet_nets::NetsConfig>(&text);
+    let _ = serde_saphyr::from_str::<tarbet_pods::edge::EdgeConfig>(&text);
+    let _ = serde_saphyr::from_str::<tarbet_pods::node::NodeConfig>(&text);
 }

@@ -10,7 +10,7 @@ use tarbet_identity::Secret;
 use tarbet_link::{Address, Body, Caller, Dialer, LinkError, Target};
 use tarbet_reach::client::{Client, RemoteSite};
 use tarbet_testbed::product::{Agent, Gateway, Product};
-use tarbet_testbed::{Persistence, Redis, RedisOptions, eventually};
+use tarbet_testbed::{Persistence, Redis, RedisOptions, eventually, verified};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const SOON: Duration = Duration::from_mins(1);
@@ -155,6 +155,8 @@ async fn gateways_die_under_load_and_nearly_nobody_notices() {
         [&tally.asked, &tally.failed, &tally.misrouted].map(|count| count.load(SeqCst));
     assert_eq!(misrouted, 0, "of {asked}");
     assert!(failed * 1000 <= asked, "{failed} of {asked} failed in spite of a retry");
+    verified("kill -9 of a gateway under load", 2 * effort());
+    verified("requests while gateways die, none misrouted", asked);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,6 +6,8 @@ mod targets;
 use std::fs;
 use std::path::Path;
 
+use tarbet_testbed::verified;
+
 /// A generator whose numbers depend on nothing but its seed, so that a failure happens again.
 struct Chance(u64);
 
@@ -58,5 +60,6 @@ fn no_input_of_the_corpus_or_near_it_breaks_a_parser() {
             let outcome = std::panic::catch_unwind(|| parse(&input));
             assert!(outcome.is_ok(), "{name} broke on {:?}", String::from_utf8_lossy(&input));
         }
+        verified(&format!("strange bytes for the parser `{name}`"), seeds.len() + 2_000 * effort);
     }
 }

@@ -27,6 +27,10 @@ mod panels;
 #[cfg(test)]
 mod reach;
 #[cfg(test)]
+mod scarcity;
+#[cfg(test)]
+mod soak;
+#[cfg(test)]
 mod supply;
 #[cfg(test)]
 mod tree;

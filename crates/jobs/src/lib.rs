@@ -17,6 +17,7 @@ pub mod crd;
 mod duration;
 mod error;
 pub mod fair;
+pub mod fuzz;
 mod logs;
 pub mod machine;
 mod metrics;

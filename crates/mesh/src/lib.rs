@@ -17,6 +17,7 @@ mod controller;
 pub mod crd;
 mod error;
 pub mod fds;
+pub mod fuzz;
 mod live;
 mod metrics;
 pub mod model;

@@ -11,6 +11,7 @@ pub mod clouds;
 pub mod config;
 pub mod controller;
 pub mod error;
+pub mod fuzz;
 pub mod grpc;
 pub mod local;
 pub mod metrics;

@@ -15,6 +15,7 @@ pub mod docker;
 pub mod edge;
 pub mod error;
 pub mod folder;
+pub mod fuzz;
 pub mod interlink;
 pub mod node;
 pub mod plan;

@@ -159,7 +159,7 @@ fn job_id(text: &str) -> Option<String> {
 }
 
 /// The jobs in squeue's answer; the first line that is none is given back.
-fn parse_jobs(text: &str) -> Result<Vec<JobSeen>, String> {
+pub(crate) fn parse_jobs(text: &str) -> Result<Vec<JobSeen>, String> {
     let mut jobs = Vec::new();
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         let fields: Vec<&str> = line.split('|').map(str::trim).collect();

@@ -14,4 +14,5 @@ mod it {
     mod proofs;
     mod sample;
     mod simulation;
+    mod takeover;
 }

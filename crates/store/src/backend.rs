@@ -8,6 +8,7 @@ pub use memory::Memory;
 pub use redb::{Redb, Stats};
 pub(crate) use redis::Dialer;
 pub use redis::Redis;
+pub(crate) use redis::read_any;
 
 use async_trait::async_trait;
 

@@ -16,6 +16,7 @@ mod config;
 mod durability;
 mod entry;
 mod error;
+pub mod fuzz;
 mod hints;
 mod key;
 mod lease;

@@ -34,6 +34,7 @@ mod sentinel;
 mod slurm;
 mod tekton;
 mod tools;
+mod verified;
 
 pub use certs::{Authority, CertificateFiles, Issued, Subject};
 pub use chromium::{Chromium, Page};
@@ -57,4 +58,5 @@ pub use redis::{Persistence, Redis, RedisOptions, TlsMode};
 pub use sentinel::{SentinelOptions, Sentinels};
 pub use slurm::{Slurm, SlurmOptions};
 pub use tekton::Tekton;
-pub use tools::vendor_python;
+pub use tools::{valgrind, vendor_python};
+pub use verified::verified;

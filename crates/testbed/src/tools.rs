@@ -33,6 +33,11 @@ pub(crate) async fn chromium() -> Result<PathBuf> {
     installed("chromium", || on_path("chromium")).await
 }
 
+/// What counts instructions and allocations.
+pub async fn valgrind() -> Result<PathBuf> {
+    installed("valgrind", || on_path("valgrind")).await
+}
+
 /// One program of Slurm or munge.
 pub(crate) async fn slurm(program: &str) -> Result<PathBuf> {
     installed("slurm", || on_path(program)).await

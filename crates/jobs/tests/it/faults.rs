@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::api::DeleteParams;
 use serde_json::json;
 use tarbet_jobs::machine::Phase;
-use tarbet_testbed::{Folder, eventually, wait_for};
+use tarbet_testbed::{Folder, eventually, verified, wait_for};
 
 /// The boundaries of a life from new to done.
 const LIFE: [&str; 17] = [
@@ -89,7 +89,8 @@ async fn killed_at_any_boundary_it_continues_with_one_run_and_one_end() {
         record.assert_once("r");
         child.kill9().unwrap();
     };
-    stream::iter(LIFE).map(one).buffer_unordered(3).collect::<Vec<()>>().await;
+    let ended = stream::iter(LIFE).map(one).buffer_unordered(3).collect::<Vec<()>>().await;
+    verified("kill -9 of the jobs controller at a step: one run, one end", ended.len());
 }
 
 #[tokio::test]

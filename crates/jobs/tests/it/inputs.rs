@@ -9,6 +9,7 @@ use tarbet_jobs::crd::{InternalRequestSpec, InternalServicesConfigSpec};
 use tarbet_jobs::machine::Phase;
 use tarbet_jobs::params::refusal;
 use tarbet_jobs::policy::{PipelineSource, judge};
+use tarbet_testbed::verified;
 
 /// Values that would do harm if anybody between requester and step took them for more than bytes.
 pub fn injections() -> Vec<String> {
@@ -218,6 +219,7 @@ async fn every_value_arrives_byte_for_byte_or_is_refused() {
     });
     submissions.await;
     assert_eq!(rig.run_count().await, runs, "nothing was started for what was refused");
+    verified("parameters that look like code: the same bytes, or refused", values.len());
     controller.stop().await;
 }
 
@@ -420,11 +422,13 @@ fn escapes() -> Vec<(String, Value)> {
 fn no_wording_gets_past_the_allow_lists() {
     let (config, escapes) = (strict(), escapes());
     assert!(escapes.len() >= 100, "{}", escapes.len());
+    let tried = escapes.len();
     for (namespace, spec) in escapes {
         let parsed: InternalRequestSpec = serde_json::from_value(spec.clone()).unwrap();
         let verdict = judge(&namespace, &parsed, &config);
         assert!(verdict.is_err(), "{namespace:?} {spec} became {verdict:?}");
     }
+    verified("requests that try to get past the allow-list", tried);
     // What is offered is still had.
     let ask = |spec: Value| judge("team-a", &serde_json::from_value(spec).unwrap(), &config);
     assert!(

@@ -25,6 +25,11 @@ use crate::controller::Controller;
 use crate::error::Error;
 use crate::turns::Turns;
 
+/// Reads an answer of EC2, as fuzzing does.
+pub(crate) fn read_answer(text: &str) {
+    drop(xml::read(text));
+}
+
 /// Settings of AWS.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tarbet_nets::cloud::{Calls, Cloud as _};
-use tarbet_testbed::{Folder, Process, Program, eventually};
+use tarbet_testbed::{Folder, Process, Program, eventually, verified};
 use tokio::sync::Notify;
 
 use super::bed::{self, rest};
@@ -169,4 +169,5 @@ async fn every_cut_point_ends_as_wanted() {
         points += crashes;
     }
     assert!(points > 20, "only {points} cut points were met");
+    verified("the orchestrator dies at a call to a cloud: made once, nothing left", points);
 }

@@ -11,7 +11,7 @@ use rand::Rng;
 use serde_json::{Value, json};
 use tarbet_pods::edge::{EdgeConfig, Environment, Part, start};
 use tarbet_telemetry::{Health, Supervisor};
-use tarbet_testbed::{Lease, eventually};
+use tarbet_testbed::{Lease, eventually, verified};
 use tokio::process::{Child, Command};
 
 use super::pods::{PATIENCE, effort, shell, uid_of};
@@ -152,6 +152,7 @@ async fn check(docker: Option<String>, rounds: u32) {
         text.lines().map(str::to_owned).collect::<Vec<_>>()
     };
     storm(bed, &lines, &|uid| spec(folder.path(), uid), rounds).await;
+    verified("kill -9 of a plugin with live pods: each ran once", rounds as usize);
 }
 
 #[tokio::test]

@@ -31,6 +31,7 @@ use uuid::Uuid;
 
 pub(crate) use self::connect::Dialer;
 use self::link::{Link, Try};
+pub(crate) use self::message::read_any;
 use self::message::{Frame, Reply};
 use super::Backend;
 use crate::commit::Commit;

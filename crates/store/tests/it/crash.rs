@@ -10,6 +10,7 @@ use std::time::Duration;
 use rand::Rng;
 use tarbet_store::backend::Redb;
 use tarbet_store::{Clock, Commit, RedbConfig, Store};
+use tarbet_testbed::verified;
 
 use crate::effort;
 use crate::place::table;
@@ -76,6 +77,7 @@ fn kill_9_loses_no_acknowledged_write_and_corrupts_nothing() {
             verify(&path, &acknowledged, &format!("round {round}, run {run}, after {acks} and {spin} µs"));
         }
     }
+    verified("kill -9 of a writing store loses no acknowledged write", 10 * 2 * effort() as usize);
 }
 
 /// Runs the child until it has said so much and then some; gives the last count of each writer.

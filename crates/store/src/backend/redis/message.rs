@@ -146,6 +146,16 @@ pub(super) fn hinted(mut hint: &[u8]) -> Option<Vec<Key>> {
     Some(keys)
 }
 
+/// Reads bytes as every answer and hint that Redis gives, as fuzzing does.
+pub(crate) fn read_any(data: &[u8]) {
+    hinted(data);
+    let Ok(value) = ::redis::parse_redis_value(data) else { return };
+    drop(reply(value.clone()));
+    if let (Value::Array(parts), Ok(table)) = (value, TableName::new("fuzz")) {
+        drop(page(&table, parts));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,0 +1,14 @@
+//! Every parser of outside bytes behind one call each, for fuzz targets: any input, no panic.
+
+use crate::backend;
+use crate::config::RedisUrl;
+
+/// What a Redis answers, and what it publishes.
+pub fn redis(data: &[u8]) {
+    backend::read_any(data);
+}
+
+/// Where a Redis is.
+pub fn redis_url(data: &[u8]) {
+    drop(String::from_utf8_lossy(data).parse::<RedisUrl>());
+}

@@ -16,5 +16,6 @@ pub fn verified(promise: &str, tried: usize) {
     let line = format!("{}\n", json!({"promise": promise, "tried": tried}));
     let file = OpenOptions::new().create(true).append(true).open(file);
     // One call, so that lines of several programs do not mix.
-    file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the file of counts can be written");
+    let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
+    assert!(written.is_ok(), "the count of `{promise}` cannot be written: {written:?}");
 }

@@ -1,23 +1,19 @@
-"""Turns `cargo metadata` into a CycloneDX list of what the program is made of."""
+"""Turns `cargo metadata` into a CycloneDX list of what the program is made of.
+
+The second argument names a file with the output of `cargo tree --prefix none`: the metadata also lists what a
+feature could bring in and does not, the tree only what is linked or run while building it.
+"""
 
 import json
 import sys
 
 metadata = json.load(sys.stdin)
 packages = {package["id"]: package for package in metadata["packages"]}
-nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
 root = next(id for id, package in packages.items() if package["name"] == "tarbet")
-
-# Only what is linked or run while building it: libraries of tests stay out.
-reached, waiting = set(), [root]
-while waiting:
-    id = waiting.pop()
-    if id in reached:
-        continue
-    reached.add(id)
-    for edge in nodes[id]["deps"]:
-        if any(kind["kind"] in (None, "build") for kind in edge["dep_kinds"]):
-            waiting.append(edge["pkg"])
+with open(sys.argv[2]) as tree:
+    # "name v1.2.3 (where)", with a mark where it was shown before.
+    built = {tuple(line.split()[:2]) for line in tree if line.strip()}
+reached = {id for id, package in packages.items() if (package["name"], "v" + package["version"]) in built}
 
 
 def component(id):

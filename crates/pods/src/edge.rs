@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use axum::Router;
 use jiff::Timestamp;
+use prometheus_client::metrics::gauge::Gauge;
 use tarbet_identity::tls::{Acceptor, CaSource, ClientCerts, CredentialSource, ServerTls};
 use tarbet_telemetry::codes::ground;
-use tarbet_telemetry::{Coded, Health, Problem, Stage, Supervisor, problem};
+use tarbet_telemetry::{Coded, Health, Metrics, Problem, Stage, Supervisor, problem};
 use tokio_util::sync::CancellationToken;
 
 pub use config::{EdgeConfig, Environment, JobPer, Part, Tls, load};
@@ -22,6 +23,7 @@ use crate::batch::{Batch, BatchConfig, BatchSystem};
 use crate::care::Cared;
 use crate::docker::{Docker, DockerConfig};
 use crate::interlink::{self, InterlinkConfig, Upstream};
+use crate::metrics::{self, Calls};
 use crate::plan::Pull;
 use crate::plugin::{self, PluginConfig};
 use crate::process::Processes;
@@ -35,6 +37,11 @@ use crate::slurm::{Slurm, SlurmConfig};
 const FOLLOW_CERTIFICATES: Duration = Duration::from_secs(30);
 /// How often a plugin tells its health.
 const HEALTH: Duration = Duration::from_secs(2);
+/// How often the API server asks for its plugin's: interLink's own rhythm, since each question may
+/// cost the plugin a process.
+const PLUGIN_HEALTH: Duration = Duration::from_secs(10);
+/// The same while it does not answer.
+const PLUGIN_AWAY: Duration = Duration::from_secs(2);
 
 impl Part {
     /// The port it listens on unless told.
@@ -63,6 +70,7 @@ pub async fn start(
     config: EdgeConfig,
     environment: &Environment,
     supervisor: &Supervisor,
+    metrics: &Metrics,
     health: &Health,
 ) -> Result<String, Problem> {
     let (guard, tls) = (guard(&config), tls(&config)?);
@@ -72,8 +80,17 @@ pub async fn start(
     let (name, told) = (part.name(), health.part(part.name()));
     // Ends after the listener: calls that still run need it.
     let stop = CancellationToken::new();
+    let calls = Calls::new(metrics, if part == Part::Interlink { "interlink" } else { "plugin" });
     let router = if part == Part::Interlink {
-        interlink_router(&config, stop.clone()).await?
+        let upstream = upstream(&config)?;
+        let up = metrics.register(
+            "tarbet_interlink_plugin_up",
+            "Whether the plugin answers, and what runs its pods does",
+            Gauge::default(),
+        );
+        let (asked, plugin) = (upstream.clone(), health.part("plugin"));
+        supervisor.spawn(Stage::Observe, "plugin health", |end| watch_plugin(asked, plugin, up, end));
+        interlink_router(&config, upstream, stop.clone()).await
     } else {
         let runner = open(part, &config, environment, stop.clone())?;
         let runner: Arc<dyn Runner> = if config.enable_probes || part == Part::Docker {
@@ -81,14 +98,21 @@ pub async fn start(
         } else {
             runner
         };
+        let up = metrics.register(
+            "tarbet_plugin_runtime_up",
+            "Whether what runs the pods answers",
+            Gauge::default(),
+        );
+        let pods = metrics.register("tarbet_plugin_pods", "Pods that are known", Gauge::default());
         supervisor.spawn(Stage::Observe, format!("{name} health"), |end| {
-            watch_health(Arc::clone(&runner), health.part(format!("{name} runtime")), end)
+            watch_health(Arc::clone(&runner), health.part(format!("{name} runtime")), (up, pods), end)
         });
         plugin::router_with(
             runner,
             PluginConfig { export: config.export_pod_data, taints: config.taints.clone() },
         )
     };
+    let router = router.layer(axum::middleware::from_fn_with_state(calls, metrics::count));
     if let Some(tls) = tls.clone() {
         supervisor.spawn(Stage::Upkeep, format!("{name} certificates"), |end| async move {
             tokio::select! {
@@ -109,19 +133,22 @@ pub async fn start(
     Ok(address)
 }
 
-async fn interlink_router(config: &EdgeConfig, stop: CancellationToken) -> Result<Router, Problem> {
+fn upstream(config: &EdgeConfig) -> Result<Upstream, Problem> {
     let port = if config.sidecar_port.is_empty() {
         Part::Docker.port().to_string()
     } else {
         config.sidecar_port.clone()
     };
-    let upstream = Upstream::new(&config.sidecar_url, &port)?;
+    Upstream::new(&config.sidecar_url, &port)
+}
+
+async fn interlink_router(config: &EdgeConfig, upstream: Upstream, stop: CancellationToken) -> Router {
     let settings = InterlinkConfig {
         root: config.data_root_folder.clone(),
         export: config.export_pod_data,
         kubeconfig: config.custom_kubeconf.clone(),
     };
-    Ok(interlink::router(settings, upstream, stop).await)
+    interlink::router(settings, upstream, stop).await
 }
 
 /// Opens what runs the pods of a plugin.
@@ -238,16 +265,57 @@ fn batch(config: &EdgeConfig) -> BatchConfig {
 async fn watch_health(
     runner: Arc<dyn Runner>,
     told: tarbet_telemetry::health::Part,
+    (up, pods): (Gauge, Gauge),
     end: CancellationToken,
 ) -> Result<(), Problem> {
     loop {
-        match runner.ping().await.status.as_str() {
+        let status = runner.ping().await.status;
+        up.set(i64::from(status == "ok"));
+        match status.as_str() {
             "ok" => told.ready(),
-            away => told.failing(away),
+            away => told.failing(steady(away)),
+        }
+        if let Ok(known) = runner.list().await {
+            pods.set(i64::try_from(known.len()).unwrap_or(i64::MAX));
         }
         tokio::select! {
             () = end.cancelled() => return Ok(()),
             () = tokio::time::sleep(HEALTH) => {}
+        }
+    }
+}
+
+/// The same words as long as it is the same: without the age, so that it is logged once.
+fn steady(status: &str) -> String {
+    match status.split_once("away for ").and_then(|(_, rest)| rest.split_once(" s: ")) {
+        Some((_, reason)) => format!("away: {reason}"),
+        None => status.to_owned(),
+    }
+}
+
+/// Says of the API server that it can work while its plugin answers: it holds no pods itself.
+async fn watch_plugin(
+    upstream: Upstream,
+    told: tarbet_telemetry::health::Part,
+    up: Gauge,
+    end: CancellationToken,
+) -> Result<(), Problem> {
+    loop {
+        let answers = interlink::plugin_health(&upstream).await;
+        up.set(i64::from(answers.is_ok()));
+        let pause = match answers {
+            Ok(()) => {
+                told.ready();
+                PLUGIN_HEALTH
+            }
+            Err(reason) => {
+                told.failing(steady(&reason));
+                PLUGIN_AWAY
+            }
+        };
+        tokio::select! {
+            () = end.cancelled() => return Ok(()),
+            () = tokio::time::sleep(pause) => {}
         }
     }
 }

@@ -37,7 +37,8 @@ pub use upstream::Upstream;
 use crate::serve::{Caller, MAX_BODY, bad_request, refusal, whole};
 use crate::wire::extension::{EXEC, EXEC_UPGRADE, EXTENSIONS_HEADER, LIST, UPDATE, USAGE, WATCH};
 use crate::wire::{
-    LogRequest, PodCreate, PodRef, PodStatus, RetrievedPod, SESSION_HEADER, is_uid, read, read_items,
+    LogRequest, PingReply, PodCreate, PodRef, PodStatus, RetrievedPod, SESSION_HEADER, is_uid, read,
+    read_items,
 };
 use cache::Cache;
 use kubeconfig::Account;
@@ -46,6 +47,9 @@ use kubeconfig::Account;
 const NO_PUSH: Duration = Duration::from_mins(1);
 /// Words of a plugin in our messages.
 const MAX_WORDS: usize = 4000;
+
+/// What the plugin has to say how it is.
+const PLUGIN_PATIENCE: Duration = Duration::from_secs(30);
 
 const NO_UID: &str = "a pod has no UID of Kubernetes' form";
 
@@ -131,6 +135,26 @@ async fn ping(State(server): State<Server>, request: Request) -> Response {
     match server.upstream.send(Method::GET, "/status", &session, HeaderMap::new(), body).await {
         Ok(answer) => relay(answer).await,
         Err(problem) => refusal(&problem),
+    }
+}
+
+/// Asks the plugin how it is; says why it cannot work.
+pub(crate) async fn plugin_health(upstream: &Upstream) -> Result<(), String> {
+    let (session, body) = (session(&HeaderMap::new()), Bytes::from_static(b"[]"));
+    let asked = upstream.send(Method::GET, "/status", &session, HeaderMap::new(), body);
+    let answer = tokio::time::timeout(PLUGIN_PATIENCE, asked);
+    let answer = answer.await.map_err(|_| "the plugin takes too long to answer".to_owned())?;
+    let (head, body) =
+        answer.map_err(|problem| format!("{} {}", problem.message, problem.cause))?.into_parts();
+    if !head.status.is_success() {
+        return Err(format!("the plugin answers {}", head.status.as_u16()));
+    }
+    // Plugins of others answer with nothing of this form, and are well.
+    let body = Limited::new(body, MAX_WORDS).collect().await.map(http_body_util::Collected::to_bytes);
+    let said = body.ok().and_then(|body| serde_json::from_slice::<PingReply>(&body).ok());
+    match said {
+        Some(reply) if reply.status.starts_with("away") => Err(format!("the plugin is {}", reply.status)),
+        _ => Ok(()),
     }
 }
 

@@ -10,4 +10,4 @@ pub mod frame;
 pub mod header;
 mod session;
 
-pub use session::{Session, SessionError, Stream, StreamReader, StreamWriter, session};
+pub use session::session;

@@ -11,6 +11,7 @@ mod it {
     mod docker;
     mod node;
     mod node_tekton;
+    mod part;
     mod paths;
     mod pods;
     mod samples;

@@ -24,17 +24,25 @@ pub(super) struct NodeMetrics {
 impl NodeMetrics {
     pub(super) fn new(metrics: &Metrics) -> Self {
         Self {
-            pods: metrics.register("node_pods", "Pods bound to the node", Gauge::default()),
+            pods: metrics.register("tarbet_node_pods", "Pods bound to the node", Gauge::default()),
             up: metrics.register(
-                "node_interlink_up",
+                "tarbet_node_interlink_up",
                 "Whether interLink answered the last ping",
                 Gauge::default(),
             ),
-            creates: metrics.register("node_creates", "Pods sent to interLink", Family::default()),
-            deletes: metrics.register("node_deletes", "Pods removed from interLink", Family::default()),
-            updates: metrics.register("node_updates", "Changed pods told to interLink", Family::default()),
+            creates: metrics.register("tarbet_node_creates", "Pods sent to interLink", Family::default()),
+            deletes: metrics.register(
+                "tarbet_node_deletes",
+                "Pods removed from interLink",
+                Family::default(),
+            ),
+            updates: metrics.register(
+                "tarbet_node_updates",
+                "Changed pods told to interLink",
+                Family::default(),
+            ),
             statuses: metrics.register(
-                "node_status_writes",
+                "tarbet_node_status_writes",
                 "Statuses written to the cluster",
                 Family::default(),
             ),

@@ -1,135 +1,23 @@
 //! One connection: who dialled opens streams, we answer them.
 //!
-//! [`session`] gives a handle and a driver. The driver is a future that whoever serves the
-//! connection polls beside its own work; it ends when the peer is gone or after
-//! [`Session::close`].
+//! Streams are answered before anything is written on them: what the reading half has to say goes
+//! out ahead of what waits.
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 
-use super::frame::{BadFrame, Decoder, Encoder, Frame, reset};
-use super::header::{self, Headers};
+use super::frame::{Decoder, Encoder, Frame, reset};
+use super::header::Headers;
+use crate::streams::{
+    IN, OUT, Order, PARTING, PIECE, Session, SessionError, Stream, StreamReader, StreamWriter,
+};
 
-/// Frames that wait to be written before writers wait too.
-const OUT: usize = 32;
-/// Pieces that wait to be read of one stream before its connection waits.
-const IN: usize = 32;
 /// Streams that are open at once on one connection; a port-forward has two for each of its own.
 const STREAMS: usize = 1024;
-/// What the peer gets to read the last frames and go.
-const PARTING: Duration = Duration::from_secs(5);
-/// Frames are cut to this, so that streams take turns.
-const PIECE: usize = 32 * 1024;
-
-/// Why a connection ended early.
-#[derive(Debug, thiserror::Error)]
-pub enum SessionError {
-    /// The connection broke.
-    #[error("the connection broke")]
-    Connection(#[from] io::Error),
-    /// The peer does not speak SPDY/3.1.
-    #[error("the peer sent something that is not SPDY/3.1")]
-    Frame(#[from] BadFrame),
-}
-
-enum Out {
-    Frame(Frame),
-    Close,
-}
-
-/// The side of a connection that takes streams.
-pub struct Session {
-    incoming: mpsc::Receiver<Stream>,
-    out: mpsc::Sender<Out>,
-}
-
-/// A stream that the peer opened.
-pub struct Stream {
-    /// Its id.
-    pub id: u32,
-    /// What it is for.
-    pub headers: Headers,
-    /// What the peer says.
-    pub reader: StreamReader,
-    /// What we say.
-    pub writer: StreamWriter,
-}
-
-impl Stream {
-    /// A header's value.
-    pub fn header(&self, name: &str) -> Option<&str> {
-        header::get(&self.headers, name)
-    }
-}
-
-/// The peer's half of a stream.
-pub struct StreamReader {
-    pieces: mpsc::Receiver<Bytes>,
-}
-
-impl StreamReader {
-    /// One that has nothing to say.
-    pub fn ended() -> Self {
-        Self { pieces: mpsc::channel(1).1 }
-    }
-
-    /// The next piece; `None` once the peer has ended its half.
-    pub async fn next(&mut self) -> Option<Bytes> {
-        self.pieces.recv().await
-    }
-}
-
-/// Our half of a stream. Dropping it without [`finish`](Self::finish) ends nothing.
-#[derive(Clone)]
-pub struct StreamWriter {
-    id: u32,
-    out: mpsc::Sender<Out>,
-}
-
-impl StreamWriter {
-    /// Sends content; false once the connection is gone.
-    pub async fn send(&self, mut content: Bytes) -> bool {
-        while !content.is_empty() {
-            let piece = content.split_to(content.len().min(PIECE));
-            if !self.put(Frame::Data { stream: self.id, fin: false, content: piece }).await {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Ends our half.
-    pub async fn finish(&self) -> bool {
-        self.put(Frame::Data { stream: self.id, fin: true, content: Bytes::new() }).await
-    }
-
-    /// Ends both halves at once.
-    pub async fn reset(&self) -> bool {
-        self.put(Frame::RstStream { stream: self.id, status: reset::CANCEL }).await
-    }
-
-    async fn put(&self, frame: Frame) -> bool {
-        self.out.send(Out::Frame(frame)).await.is_ok()
-    }
-}
-
-impl Session {
-    /// The next stream; `None` once no more can come.
-    pub async fn next(&mut self) -> Option<Stream> {
-        self.incoming.recv().await
-    }
-
-    /// Ends the connection after everything written so far.
-    pub async fn close(&self) {
-        let _ = self.out.send(Out::Close).await;
-    }
-}
 
 type Open = Arc<Mutex<HashMap<u32, mpsc::Sender<Bytes>>>>;
 
@@ -143,13 +31,14 @@ where
     T: AsyncRead + AsyncWrite + Send,
 {
     let (out, orders) = mpsc::channel(OUT);
+    let (say, answers) = mpsc::channel(OUT);
     let (new, incoming) = mpsc::channel(STREAMS);
     let weak = out.downgrade();
     let session = Session { incoming, out };
     let driver = async move {
         let (from, to) = tokio::io::split(io);
-        let reading = read(from, new, weak);
-        let writing = write(to, orders);
+        let reading = read(from, new, weak, say);
+        let writing = write(to, orders, answers);
         tokio::pin!(reading, writing);
         tokio::select! {
             // The peer is gone: nothing that is still written would be read.
@@ -168,7 +57,8 @@ where
 async fn read(
     mut from: impl AsyncRead + Unpin,
     new: mpsc::Sender<Stream>,
-    out: mpsc::WeakSender<Out>,
+    out: mpsc::WeakSender<Order>,
+    say: mpsc::Sender<Frame>,
 ) -> Result<(), SessionError> {
     let open = Open::default();
     let (mut decoder, mut buffer) = (Decoder::default(), BytesMut::with_capacity(PIECE));
@@ -177,7 +67,7 @@ async fn read(
         while let Some(frame) = decoder.read(&mut buffer)? {
             // Once everybody who could answer is gone, the rest is only read away.
             let Some(out) = out.upgrade() else { continue };
-            take(frame, &open, &new, &out, &mut latest).await;
+            take(frame, &open, &new, &out, &say, &mut latest).await;
         }
         buffer.reserve(PIECE);
         if from.read_buf(&mut buffer).await? == 0 {
@@ -190,10 +80,11 @@ async fn take(
     frame: Frame,
     open: &Open,
     new: &mpsc::Sender<Stream>,
-    out: &mpsc::Sender<Out>,
+    out: &mpsc::Sender<Order>,
+    answers: &mpsc::Sender<Frame>,
     latest: &mut u32,
 ) {
-    let say = |frame: Frame| async { out.send(Out::Frame(frame)).await.is_ok() };
+    let say = |frame: Frame| async { answers.send(frame).await.is_ok() };
     match frame {
         Frame::SynStream { stream, fin, headers } => {
             // Streams of the one who dialled are odd and only grow.
@@ -241,24 +132,40 @@ async fn take(
     }
 }
 
-async fn write(mut to: impl AsyncWrite + Unpin, mut orders: mpsc::Receiver<Out>) -> Result<(), SessionError> {
+async fn write(
+    mut to: impl AsyncWrite + Unpin,
+    mut orders: mpsc::Receiver<Order>,
+    mut answers: mpsc::Receiver<Frame>,
+) -> Result<(), SessionError> {
     let (mut encoder, mut buffer) = (Encoder::default(), BytesMut::with_capacity(PIECE));
     let mut closing = false;
     while !closing {
-        let Some(first) = orders.recv().await else { break };
-        let mut next = Some(first);
-        // What is there already goes out together.
-        while let Some(order) = next.take() {
-            match order {
-                Out::Frame(frame) => encoder.write(&frame, &mut buffer)?,
-                Out::Close => {
-                    encoder.write(&Frame::GoAway { last: 0, status: 0 }, &mut buffer)?;
-                    closing = true;
-                    break;
-                }
+        let mut next = tokio::select! {
+            biased;
+            Some(answer) = answers.recv() => {
+                encoder.write(&answer, &mut buffer)?;
+                None
             }
-            if buffer.len() < 2 * PIECE {
-                next = orders.try_recv().ok();
+            order = orders.recv() => match order {
+                Some(order) => Some(order),
+                None => break,
+            },
+        };
+        // What is there already goes out together.
+        loop {
+            while let Ok(answer) = answers.try_recv() {
+                encoder.write(&answer, &mut buffer)?;
+            }
+            if let Some(order) = next.take() {
+                closing = matches!(order, Order::Close);
+                encoder.write(&frame(order), &mut buffer)?;
+            }
+            if closing || buffer.len() >= 2 * PIECE {
+                break;
+            }
+            match orders.try_recv() {
+                Ok(order) => next = Some(order),
+                Err(_) => break,
             }
         }
         to.write_all_buf(&mut buffer).await?;
@@ -266,6 +173,15 @@ async fn write(mut to: impl AsyncWrite + Unpin, mut orders: mpsc::Receiver<Out>)
     }
     to.shutdown().await?;
     Ok(())
+}
+
+fn frame(order: Order) -> Frame {
+    match order {
+        Order::Data { stream, content } => Frame::Data { stream, fin: false, content },
+        Order::Finish { stream } => Frame::Data { stream, fin: true, content: Bytes::new() },
+        Order::Reset { stream } => Frame::RstStream { stream, status: reset::CANCEL },
+        Order::Close => Frame::GoAway { last: 0, status: 0 },
+    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use tarbet_cluster::Connect;
 use tarbet_pods::edge::{EdgeConfig, Environment, Part, Tls, start};
 use tarbet_pods::node::interlink::{Endpoint, Interlink};
 use tarbet_pods::wire::{ExecRequest, Frame};
-use tarbet_telemetry::{Health, Supervisor};
+use tarbet_telemetry::{Health, Metrics, Supervisor};
 use tarbet_testbed::{Authority, Lease, Subject, eventually, shared_pair};
 
 use super::pods::{PATIENCE, uid};
@@ -24,14 +24,17 @@ use super::pods::{PATIENCE, uid};
 struct Running {
     address: String,
     supervisor: Supervisor,
+    metrics: Metrics,
+    health: Health,
 }
 
 impl Running {
     async fn start(part: Part, config: EdgeConfig) -> Self {
         let (supervisor, health) = (Supervisor::default(), Health::default());
+        let metrics = Metrics::new("part", "test");
         let environment: Environment = std::env::vars().collect();
-        let address = start(part, config, &environment, &supervisor, &health).await.unwrap();
-        Self { address, supervisor }
+        let address = start(part, config, &environment, &supervisor, &metrics, &health).await.unwrap();
+        Self { address, supervisor, metrics, health }
     }
 
     fn url(&self) -> String {
@@ -293,6 +296,76 @@ async fn a_plugin_that_is_away_is_said() {
     world.end().await;
 }
 
+/// The state of a part once it pleases.
+async fn told(running: &Running, part: &str, ready: bool) {
+    eventually(PATIENCE, part, || async {
+        let parts = running.health.parts();
+        let state = parts.get(part);
+        if state.is_some_and(|state| state.is_ready() == ready) { Ok(()) } else { Err(format!("{parts:?}")) }
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn health_and_counts_tell_the_truth() {
+    let lease = Lease::block(1).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = settings(folder.path());
+    config.sidecar_port = lease.port(0).to_string();
+    let plugin = Running::start(Part::Process, config.clone()).await;
+    let world =
+        World::new(|config, _| config.sidecar_url = format!("http://127.0.0.1:{}", lease.port(0))).await;
+    for (running, part) in [
+        (&plugin, "plugin process"),
+        (&plugin, "plugin process runtime"),
+        (&world.api, "interlink"),
+        (&world.api, "plugin"),
+    ] {
+        told(running, part, true).await;
+    }
+    assert!(world.api.health.is_ready() && plugin.health.is_ready());
+    let pod = pod("sleep 1000");
+    assert_eq!(world.call("POST", "/create", create(&pod).to_string()).await.0, StatusCode::OK);
+    assert_eq!(world.call("POST", "/create", "{").await.0, StatusCode::BAD_REQUEST);
+    world.call("POST", "/what/ever", "").await;
+    let counts = |running: &Running, lines: &[&str]| {
+        let page = running.metrics.render().unwrap();
+        for line in lines {
+            assert!(page.lines().any(|found| found == *line), "{line} is missing in\n{page}");
+        }
+        assert!(!page.contains("/what/ever"), "callers name no series");
+    };
+    let lines = [
+        "tarbet_interlink_calls_total{call=\"/create\",code=\"200\"} 1",
+        "tarbet_interlink_calls_total{call=\"/create\",code=\"400\"} 1",
+        "tarbet_interlink_calls_open 0",
+        "tarbet_interlink_plugin_up 1",
+        "tarbet_interlink_call_seconds_count{call=\"/create\"} 2",
+    ];
+    counts(&world.api, &lines);
+    counts(
+        &plugin,
+        &["tarbet_plugin_calls_total{call=\"/create\",code=\"200\"} 1", "tarbet_plugin_runtime_up 1"],
+    );
+    eventually(PATIENCE, "the pod to be counted", || async {
+        plugin.metrics.render().unwrap().contains("tarbet_plugin_pods 1")
+    })
+    .await
+    .unwrap();
+    assert_eq!(world.call("POST", "/delete", pod.to_string()).await.0, StatusCode::OK);
+
+    // Without its plugin the API server lives, and says that it cannot work.
+    plugin.end().await;
+    told(&world.api, "plugin", false).await;
+    assert!(!world.api.health.is_ready());
+    counts(&world.api, &["tarbet_interlink_plugin_up 0"]);
+    let plugin = Running::start(Part::Process, config).await;
+    told(&world.api, "plugin", true).await;
+    plugin.end().await;
+    world.end().await;
+}
+
 /// Serves a router on a port of its own.
 async fn stand_in(router: Router) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -406,8 +479,15 @@ async fn certificates_tokens_and_sockets() {
 
     // Nobody may listen to the world without asking who calls.
     let open = EdgeConfig { interlink_address: "0.0.0.0".into(), ..settings(folder.path()) };
-    let refused =
-        start(Part::Interlink, open, &Environment::new(), &Supervisor::default(), &Health::default()).await;
+    let refused = start(
+        Part::Interlink,
+        open,
+        &Environment::new(),
+        &Supervisor::default(),
+        &Metrics::new("api", "test"),
+        &Health::default(),
+    )
+    .await;
     assert!(refused.unwrap_err().message.contains("open to everybody"));
 }
 

@@ -7,7 +7,7 @@ use tarbet_pods::edge::{EdgeConfig, Environment, Part, start};
 use tarbet_pods::wire::{
     CreateReply, LogRequest, PingReply, PodStatus, Resources, RetrievedContainer, RetrievedPod, Taint,
 };
-use tarbet_telemetry::{Health, Supervisor};
+use tarbet_telemetry::{Health, Metrics, Supervisor};
 use tarbet_testbed::{Folder, Lease, Process, Program, eventually};
 
 use super::pods::{PATIENCE, uid};
@@ -83,8 +83,16 @@ async fn the_sample_plugin_runs_pods_behind_our_api() {
         ..Default::default()
     };
     let supervisor = Supervisor::default();
-    let address =
-        start(Part::Interlink, config, &Environment::new(), &supervisor, &Health::default()).await.unwrap();
+    let address = start(
+        Part::Interlink,
+        config,
+        &Environment::new(),
+        &supervisor,
+        &Metrics::new("api", "test"),
+        &Health::default(),
+    )
+    .await
+    .unwrap();
     let http = reqwest::Client::new();
     let call = |path: &str, body: Value| {
         let request = http.post(format!("http://{address}{path}")).body(body.to_string());

@@ -1,62 +1,27 @@
 //! A plugin that is killed at any moment loses no pod and runs none twice.
-//!
-//! The plugin runs in a process of its own: this very program, told by a variable what it is.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
 use rand::Rng;
 use serde_json::{Value, json};
-use tarbet_pods::edge::{EdgeConfig, Environment, Part, start};
-use tarbet_telemetry::{Health, Supervisor};
+use tarbet_pods::edge::EdgeConfig;
 use tarbet_testbed::{Lease, eventually, verified};
-use tokio::process::{Child, Command};
 
+use super::part::{Part, Running};
 use super::pods::{PATIENCE, effort, shell, uid_of};
 
-const ROLE: &str = "TARBET_PODS_TEST_PLUGIN";
-
-/// The plugin, when this program is started as one; otherwise nothing.
-#[tokio::test]
-async fn the_plugin_itself() {
-    let Ok(text) = std::env::var(ROLE) else { return };
-    let settings: Value = serde_json::from_str(&text).unwrap();
-    let config: EdgeConfig = serde_json::from_value(settings["config"].clone()).unwrap();
-    let part = if settings["docker"] == true { Part::Docker } else { Part::Process };
-    let (supervisor, environment) = (Supervisor::default(), Environment::new());
-    start(part, config, &environment, &supervisor, &Health::default()).await.unwrap();
-    supervisor.run(Duration::from_secs(1), std::future::pending).await.unwrap();
-}
-
-fn launch(settings: &Value) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "it::crash::the_plugin_itself", "--nocapture"])
-        .env(ROLE, settings.to_string())
-        .stdout(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap()
-}
-
 struct Bed {
-    settings: Value,
     url: String,
     http: reqwest::Client,
-    plugin: Child,
+    plugin: Running,
 }
 
 impl Bed {
-    fn new(settings: Value, port: u16) -> Self {
-        let plugin = launch(&settings);
-        Self { settings, url: format!("http://127.0.0.1:{port}"), http: reqwest::Client::new(), plugin }
-    }
-
-    /// Kills the plugin without a word and starts another.
-    async fn kill(&mut self) {
-        self.plugin.kill().await.unwrap();
-        self.plugin = launch(&self.settings);
+    fn new(part: Part, port: u16) -> Self {
+        let url = format!("http://127.0.0.1:{port}");
+        Self { url, http: reqwest::Client::new(), plugin: Running::start(part) }
     }
 
     /// Calls until there is an answer; a call that was cut off is made again, as a node does.
@@ -98,7 +63,7 @@ async fn storm(mut bed: Bed, lines: &dyn Fn(&str) -> Vec<String>, make: &dyn Fn(
             () = tokio::time::sleep(wait) => {}
             _ = create => {}
         }
-        bed.kill().await;
+        bed.plugin.replace().await;
         bed.call("/create", &body).await;
         pods.push((uid, body["pod"].clone(), round % 3));
     }
@@ -110,7 +75,7 @@ async fn storm(mut bed: Bed, lines: &dyn Fn(&str) -> Vec<String>, make: &dyn Fn(
         bed.call("/delete", pod).await;
         assert_eq!(bed.call("/status", &json!([pod])).await, json!([]));
     }
-    bed.plugin.kill().await.unwrap();
+    bed.plugin.kill().await;
 }
 
 fn config(folder: &Path, port: u16) -> EdgeConfig {
@@ -144,9 +109,14 @@ async fn check(docker: Option<String>, rounds: u32) {
     fs::create_dir(folder.path().join("out")).unwrap();
     let lease = Lease::block(1).unwrap();
     let mut config = config(folder.path(), lease.port(0));
-    let is_docker = docker.is_some();
-    config.docker_host = docker.unwrap_or_default();
-    let bed = Bed::new(json!({"docker": is_docker, "config": config}), lease.port(0));
+    let part = match docker {
+        Some(host) => {
+            config.docker_host = host;
+            Part::Docker(Box::new(config))
+        }
+        None => Part::Process(Box::new(config)),
+    };
+    let bed = Bed::new(part, lease.port(0));
     let lines = |uid: &str| {
         let text = fs::read_to_string(folder.path().join("out").join(uid)).unwrap_or_default();
         text.lines().map(str::to_owned).collect::<Vec<_>>()

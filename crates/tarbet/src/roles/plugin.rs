@@ -98,6 +98,8 @@ pub fn start(
 ) -> Result<(), Problem> {
     let (settings, environment) = args.settings(config.edge.clone(), part)?;
     Process::run(role, &config, observe_at, Threads::Cores, |process| async move {
-        edge::start(part, settings, &environment, &process.supervisor, &process.health).await.map(drop)
+        edge::start(part, settings, &environment, &process.supervisor, &process.metrics, &process.health)
+            .await
+            .map(drop)
     })
 }

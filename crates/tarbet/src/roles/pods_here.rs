@@ -67,7 +67,15 @@ pub async fn start(
         ..config
     };
     for part in [part, Part::Interlink] {
-        edge::start(part, config.clone(), &environment, &process.supervisor, &process.health).await?;
+        edge::start(
+            part,
+            config.clone(),
+            &environment,
+            &process.supervisor,
+            &process.metrics,
+            &process.health,
+        )
+        .await?;
     }
     Ok(Some(api))
 }

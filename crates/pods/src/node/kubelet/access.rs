@@ -159,15 +159,18 @@ fn keep<K: std::hash::Hash + Eq, V>(kept: &Kept<K, V>, key: K, value: V, time: D
 
 /// What a call needs permission for, by its method and path.
 fn wish(method: &Method, path: &str) -> Wish {
+    let below =
+        |prefix: &str| path == prefix || path.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'));
+    // WebSockets are asked for with GET: who may only look must not run commands that way.
+    let acts = ["/exec", "/attach", "/portForward", "/run"].into_iter().any(below);
     let verb = match *method {
+        _ if acts => "create",
         Method::POST => "create",
         Method::PUT => "update",
         Method::PATCH => "patch",
         Method::DELETE => "delete",
         _ => "get",
     };
-    let below =
-        |prefix: &str| path == prefix || path.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'));
     let subresource = if below("/stats") {
         "stats"
     } else if below("/metrics") {
@@ -206,6 +209,9 @@ mod tests {
         };
         assert_eq!(named(Method::GET, "/containerLogs/a/b/c"), ("get", "proxy"));
         assert_eq!(named(Method::POST, "/exec/a/b/c"), ("create", "proxy"));
+        assert_eq!(named(Method::GET, "/exec/a/b/c"), ("create", "proxy"), "however it is asked for");
+        assert_eq!(named(Method::GET, "/portForward/a/b"), ("create", "proxy"));
+        assert_eq!(named(Method::GET, "/runningpods/"), ("get", "proxy"));
         assert_eq!(named(Method::GET, "/stats/summary"), ("get", "stats"));
         assert_eq!(named(Method::GET, "/metrics/resource"), ("get", "metrics"));
         assert_eq!(named(Method::GET, "/metricsx"), ("get", "proxy"));

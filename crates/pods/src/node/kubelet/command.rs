@@ -8,24 +8,32 @@ use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use http::StatusCode;
-use hyper::upgrade::Upgraded;
-use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tarbet_telemetry::Coded;
 use tokio::sync::mpsc;
 
 use super::logs::has_container;
-use super::upgrade::upgrade;
+use super::upgrade::{Messages, Protocols, upgrade};
 use super::{Kubelet, Refusal};
 use crate::node::interlink::InterlinkError;
-use crate::spdy::{Session, Stream, StreamReader, session};
+use crate::streams::{Driver, Session, Stream, StreamReader};
+use crate::websocket::Channel;
 use crate::wire::extension::MAX_FRAME;
 use crate::wire::{ExecRequest, Frame, LogOptions, LogRequest};
 
-/// The protocols of the streams, best first. The second differs in how an end is told, and in
-/// terminals that cannot be resized.
-const PROTOCOLS: &[&str] = &["v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io"];
+/// The protocols of the streams. Before the fourth an end is told as mere text; by SPDY, terminals
+/// could not be resized before the third.
+const PROTOCOLS: Protocols = Protocols {
+    spdy: &["v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io"],
+    websocket: &[
+        ("v5.channel.k8s.io", Messages::ENDING),
+        ("v4.channel.k8s.io", Messages::PLAIN),
+        ("v4.base64.channel.k8s.io", Messages::TEXT),
+        ("base64.channel.k8s.io", Messages::TEXT),
+        ("channel.k8s.io", Messages::PLAIN),
+    ],
+};
 /// The caller opens its streams at once.
 const STREAMS: Duration = Duration::from_secs(30);
 /// Frames to a command that wait for it to read.
@@ -142,6 +150,24 @@ impl Wanted {
     fn streams(self, resizing: bool) -> usize {
         1 + [self.stdin, self.stdout, self.stderr, self.tty && resizing].iter().filter(|on| **on).count()
     }
+
+    /// The same as channels of a WebSocket, by their usual numbers.
+    fn channels(self) -> Vec<Channel> {
+        let kinds = [
+            (0, "stdin", self.stdin),
+            (1, "stdout", self.stdout),
+            (2, "stderr", self.stderr),
+            (3, "error", true),
+            (4, "resize", self.tty),
+        ];
+        let wanted = kinds.into_iter().filter(|(.., on)| *on);
+        let mut channels: Vec<_> = wanted.map(|(number, kind, _)| Channel::new(number, kind)).collect();
+        // An empty message on the first that is written tells callers that all is set up.
+        if let Some(first) = channels.iter_mut().find(|channel| !channel.heard) {
+            first.greeting = Some(Bytes::new());
+        }
+        channels
+    }
 }
 
 fn begin(
@@ -180,8 +206,12 @@ fn begin(
     if kind == Kind::Exec && command.is_empty() {
         return Err(refuse(Refusal::new(StatusCode::BAD_REQUEST, "you must specify at least 1 command")));
     }
-    let upgrade = upgrade(&mut request, PROTOCOLS)?;
-    let protocol = upgrade.protocol;
+    let upgrade = upgrade(&mut request, &PROTOCOLS)?;
+    let terms = Terms {
+        resizing: !upgrade.opens_streams()
+            || matches!(upgrade.protocol, "v4.channel.k8s.io" | "v3.channel.k8s.io"),
+        structured: upgrade.protocol.starts_with("v4") || upgrade.protocol.starts_with("v5"),
+    };
     let request = ExecRequest {
         namespace: target.namespace,
         pod_uid: entry.uid().to_owned(),
@@ -192,9 +222,18 @@ fn begin(
     };
     let name = target.pod;
     let handler = Arc::clone(kubelet);
-    Ok(upgrade.accept(kubelet, move |io| async move {
-        serve(io, &handler, request, name, wanted, kind, protocol).await;
+    Ok(upgrade.accept(kubelet, wanted.channels(), move |session, driver| async move {
+        serve((session, driver), &handler, request, name, (wanted, kind), terms).await;
     }))
+}
+
+/// What the protocol both ends agreed on can do.
+#[derive(Debug, Clone, Copy)]
+struct Terms {
+    /// Terminals can be resized.
+    resizing: bool,
+    /// An end is told as a status, not as mere text.
+    structured: bool,
 }
 
 /// The streams of one command, by what they are for.
@@ -243,18 +282,15 @@ impl Streams {
 }
 
 async fn serve(
-    io: TokioIo<Upgraded>,
+    (mut session, mut driver): (Session, Driver),
     kubelet: &Kubelet,
     request: ExecRequest,
     name: String,
-    wanted: Wanted,
-    kind: Kind,
-    protocol: &str,
+    (wanted, kind): (Wanted, Kind),
+    terms: Terms,
 ) {
-    let (mut session, driver) = session(io);
-    let resizing = matches!(protocol, "v4.channel.k8s.io" | "v3.channel.k8s.io");
     let talk = async {
-        let collect = Streams::collect(&mut session, wanted.streams(resizing));
+        let collect = Streams::collect(&mut session, wanted.streams(terms.resizing));
         let Ok(Some(mut streams)) = tokio::time::timeout(STREAMS, collect).await else {
             session.close().await;
             return;
@@ -269,14 +305,13 @@ async fn serve(
             stream.writer.finish().await;
         }
         if let Some(error) = &streams.error {
-            if let Some(text) = told(&end, protocol == "v4.channel.k8s.io") {
+            if let Some(text) = told(&end, terms.structured) {
                 error.writer.send(text).await;
             }
             error.writer.finish().await;
         }
         session.close().await;
     };
-    tokio::pin!(driver);
     tokio::select! {
         // The caller is gone, and the command with it.
         ended = &mut driver => if let Err(error) = ended {

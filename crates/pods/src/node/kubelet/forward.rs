@@ -6,42 +6,54 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use http::StatusCode;
-use hyper::upgrade::Upgraded;
-use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Pod;
 use tarbet_telemetry::Coded;
 
-use super::upgrade::upgrade;
+use super::upgrade::{Messages, Protocols, upgrade};
 use super::{Kubelet, Refusal};
 use crate::connect;
 use crate::node::interlink::InterlinkError;
-use crate::spdy::{Stream, session};
+use crate::streams::{Driver, Session, Stream};
+use crate::websocket::Channel;
 use crate::wire::extension::MAX_FRAME;
 use crate::wire::{ExecRequest, Frame};
 
-const PROTOCOLS: &[&str] = &["portforward.k8s.io"];
+const PROTOCOLS: Protocols = Protocols {
+    spdy: &["portforward.k8s.io"],
+    websocket: &[
+        ("SPDY/3.1+portforward.k8s.io", Messages::Spdy),
+        ("v4.base64.channel.k8s.io", Messages::TEXT),
+        ("v4.channel.k8s.io", Messages::PLAIN),
+    ],
+};
+/// Ports of one WebSocket of channels: as text each has two of ten digits.
+const PORTS: usize = 5;
 /// Streams that wait for their other half.
 const HALVES: usize = 256;
 /// What is kept of a failing program's words.
 const WORDS: usize = 1000;
 
+type Pairs = Query<Vec<(String, String)>>;
+
 pub(super) async fn forward_uid(
     kubelet: State<Arc<Kubelet>>,
     Path((namespace, pod, _)): Path<(String, String, String)>,
+    query: Pairs,
     request: Request,
 ) -> Response {
-    forward(kubelet, Path((namespace, pod)), request).await
+    forward(kubelet, Path((namespace, pod)), query, request).await
 }
 
 pub(super) async fn forward(
     State(kubelet): State<Arc<Kubelet>>,
     Path((namespace, name)): Path<(String, String)>,
+    Query(query): Pairs,
     mut request: Request,
 ) -> Response {
     let entry = match kubelet.pod(&namespace, &name) {
@@ -55,9 +67,14 @@ pub(super) async fn forward(
         let text = format!("pod \"{name}\" has no running container to forward to");
         return Refusal::new(StatusCode::BAD_REQUEST, text).into_response();
     };
-    let upgrade = match upgrade(&mut request, PROTOCOLS) {
+    let upgrade = match upgrade(&mut request, &PROTOCOLS) {
         Ok(upgrade) => upgrade,
         Err(answer) => return *answer,
+    };
+    let channels = if upgrade.opens_streams() { Ok(Vec::new()) } else { channels(&query) };
+    let channels = match channels {
+        Ok(channels) => channels,
+        Err(text) => return Refusal::new(StatusCode::BAD_REQUEST, text).into_response(),
     };
     let target = ExecRequest {
         namespace,
@@ -68,7 +85,34 @@ pub(super) async fn forward(
         tty: false,
     };
     let handler = Arc::clone(&kubelet);
-    upgrade.accept(&kubelet, move |io| async move { serve(io, &handler, &target).await })
+    upgrade.accept(&kubelet, channels, move |session, driver| async move {
+        serve(session, driver, &handler, &target).await;
+    })
+}
+
+/// Two channels for each port that the request names; each begins with the port in two bytes.
+fn channels(query: &[(String, String)]) -> Result<Vec<Channel>, String> {
+    let named = query.iter().filter(|(key, _)| key == "port").flat_map(|(_, ports)| ports.split(','));
+    let mut channels = Vec::new();
+    for (text, number) in named.zip((0..).step_by(2)) {
+        let port: u16 = text
+            .trim()
+            .parse()
+            .ok()
+            .filter(|&port| port > 0)
+            .ok_or_else(|| format!("`{text}` is no port"))?;
+        if channels.len() == 2 * PORTS {
+            return Err(format!("one connection carries at most {PORTS} ports"));
+        }
+        for (number, kind) in [(number, "data"), (number + 1, "error")] {
+            let mut channel = Channel::new(number, kind);
+            channel.headers.push(("port".into(), port.to_string()));
+            channel.headers.push(("requestid".into(), format!("channels-{text}-{}", number / 2)));
+            channel.greeting = Some(Bytes::copy_from_slice(&port.to_le_bytes()));
+            channels.push(channel);
+        }
+    }
+    if channels.is_empty() { Err("you must name at least one port".into()) } else { Ok(channels) }
 }
 
 /// The first container that runs; all share the pod's network.
@@ -85,11 +129,10 @@ struct Pair {
     error: Option<Stream>,
 }
 
-async fn serve(io: TokioIo<Upgraded>, kubelet: &Kubelet, target: &ExecRequest) {
-    let (mut session, driver) = session(io);
-    tokio::pin!(driver);
+async fn serve(mut session: Session, mut driver: Driver, kubelet: &Kubelet, target: &ExecRequest) {
     let mut halves: HashMap<String, Pair> = HashMap::new();
     let mut connections = FuturesUnordered::new();
+    let mut more = true;
     loop {
         tokio::select! {
             ended = &mut driver => {
@@ -98,8 +141,11 @@ async fn serve(io: TokioIo<Upgraded>, kubelet: &Kubelet, target: &ExecRequest) {
                 }
                 return;
             }
-            stream = session.next() => {
-                let Some(stream) = stream else { continue };
+            stream = session.next(), if more => {
+                let Some(stream) = stream else {
+                    more = false;
+                    continue;
+                };
                 let Some((request, port)) = label(&stream) else {
                     stream.writer.reset().await;
                     continue;
@@ -121,7 +167,12 @@ async fn serve(io: TokioIo<Upgraded>, kubelet: &Kubelet, target: &ExecRequest) {
                     connections.push(carry(kubelet, target, port, data, error));
                 }
             }
-            Some(()) = connections.next(), if !connections.is_empty() => {}
+            Some(()) = connections.next(), if !connections.is_empty() => {
+                // No other can begin: channels cannot be opened.
+                if !more && connections.is_empty() {
+                    session.close().await;
+                }
+            }
         }
     }
 }

@@ -30,11 +30,20 @@ pub(super) async fn start(process: &Process, config: &Config, folder: &Path) -> 
     let settings = placed(&base, folder, part);
     let plugin =
         EdgeConfig { socket: String::new(), sidecar_address: "127.0.0.1:0".into(), ..settings.clone() };
-    let address = edge::start(part, plugin, &environment, &process.supervisor, &process.health).await?;
+    let address =
+        edge::start(part, plugin, &environment, &process.supervisor, &process.metrics, &process.health)
+            .await?;
     let port = address.rsplit(':').next().unwrap_or_default().trim_end_matches('/').to_owned();
     let api = EdgeConfig { sidecar_url: "http://127.0.0.1".into(), sidecar_port: port, ..settings };
     let begin = |api: EdgeConfig| {
-        edge::start(Part::Interlink, api, &environment, &process.supervisor, &process.health)
+        edge::start(
+            Part::Interlink,
+            api,
+            &environment,
+            &process.supervisor,
+            &process.metrics,
+            &process.health,
+        )
     };
     let address = match begin(api.clone()).await {
         // Another program has the usual port, and nobody insisted on it.

@@ -9,7 +9,7 @@ use rand::Rng;
 use serde_json::{Value, json};
 use tarbet_pods::edge::EdgeConfig;
 use tarbet_pods::node::NodeConfig;
-use tarbet_testbed::{ControlPlane, Kubectl, Lease, Subject, eventually, shared_pair};
+use tarbet_testbed::{ControlPlane, Kubectl, Lease, Subject, eventually, shared_pair, verified};
 
 use super::shell;
 use crate::it::docker::daemon;
@@ -204,6 +204,10 @@ async fn whichever_part_is_killed_no_pod_is_doubled_lost_or_deleted() -> Result<
     }
     for part in &mut chain.parts {
         part.kill().await;
+    }
+    for (part, kills) in ["plugin", "API server", "node"].into_iter().zip(kills) {
+        let what = format!("kill -9 of the {part} with live pods: none doubled, lost or deleted");
+        verified(&what, kills as usize);
     }
     Ok(())
 }

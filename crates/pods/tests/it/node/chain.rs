@@ -95,12 +95,16 @@ impl Chain {
         };
         let mut main = shell("main", &line);
         main["volumeMounts"] = json!([{"name": "out", "mountPath": "/out"}]);
+        let mut containers = vec![main];
+        if fate == Fate::Lives {
+            containers.push(shell("other", "while :; do sleep 1; done"));
+        }
         let object = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": name, "namespace": self.namespace},
             "spec": {
                 "nodeName": self.node, "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
-                "containers": [main], "volumes": [{"name": "out", "hostPath": {"path": out}}],
+                "containers": containers, "volumes": [{"name": "out", "hostPath": {"path": out}}],
             },
         });
         self.kubectl().apply(&object).await?;
@@ -150,9 +154,9 @@ impl Chain {
                 }
                 _ => ensure!(phase == "Running", "{}", pod["status"]),
             }
-            // Its own and the one that holds the network.
-            let containers = self.containers(uid).await?;
-            ensure!(containers == 2, "{containers} containers");
+            // Two share a network that a third holds; what runs alone and once holds its own.
+            let (made, wanted) = (self.containers(uid).await?, if fate == Fate::Lives { 3 } else { 1 });
+            ensure!(made == wanted, "{made} containers");
             anyhow::Ok(())
         })
         .await?;

@@ -1,5 +1,7 @@
 //! What fails while people use it: gateways killed, the store gone or emptied, everybody waiting.
 
+mod rotation;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};

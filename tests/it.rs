@@ -31,6 +31,8 @@ mod scarcity;
 #[cfg(test)]
 mod soak;
 #[cfg(test)]
+mod skew;
+#[cfg(test)]
 mod supply;
 #[cfg(test)]
 mod tree;

@@ -103,7 +103,7 @@ pub(crate) async fn connected(kubectl: &Kubectl) {
 }
 
 /// A controller of one mesh whose peer's discovery is at this port.
-async fn controller(
+pub(crate) async fn controller(
     product: &Product,
     plane: &ControlPlane,
     mesh: &str,

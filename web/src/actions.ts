@@ -69,5 +69,7 @@ export const tokensOf = (name: string) => ask("GET", `${site(name)}/tokens`) as 
 export const revokeToken = (name: string, id: string) =>
   ask("DELETE", `${site(name)}/tokens/${encodeURIComponent(id)}`);
 export const removeSite = (name: string) => ask("DELETE", site(name));
+export const cancelRequest = (namespace: string, name: string) =>
+  fetched("DELETE", `jobs/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`, token);
 export const deleteRule = (resource: string, rule: string) =>
   fetched("DELETE", `nets/${resource}/rules/${encodeURIComponent(rule)}`, token);

@@ -5,9 +5,10 @@ import { render } from "preact";
 import { useEffect, useReducer, useRef, useState } from "preact/hooks";
 import { Refused, lock, unlock, unlockedAs } from "./actions";
 import { Audit } from "./audit";
-import { Jobs, Meshes } from "./clusters";
 import { Codes } from "./codes";
+import { Meshes } from "./federation";
 import { HealthView } from "./health";
+import { Jobs } from "./jobs";
 import { open, useKnown } from "./live";
 import { Networks } from "./networks";
 import { Overview } from "./overview";
@@ -98,7 +99,7 @@ function App() {
           {view === "sites" && !detail ? <Sites /> : null}
           {view === "sites" && detail ? <SiteView name={detail} onUnlock={() => setUnlocking(true)} /> : null}
           {view === "requests" ? <Requests id={detail} /> : null}
-          {view === "jobs" ? <Jobs /> : null}
+          {view === "jobs" ? <Jobs onUnlock={() => setUnlocking(true)} /> : null}
           {view === "pods" ? <Pods uid={detail} /> : null}
           {view === "networks" ? <Networks chosen={detail} onUnlock={() => setUnlocking(true)} /> : null}
           {view === "federation" ? <Meshes /> : null}

@@ -3,6 +3,7 @@
 import { useState } from "preact/hooks";
 import { useKnown } from "./live";
 import { Command, Empty, ProblemBox, Since, State } from "./pieces";
+import { Table } from "./table";
 import type { Entry } from "./types";
 
 export function Audit() {
@@ -45,35 +46,24 @@ export function Audit() {
           <Command>tarbet site add lab</Command>
         </Empty>
       ) : null}
-      {shown.length ? (
-        <div class="scroll">
-          <table class="cards">
-            <thead>
-              <tr>
-                {["No.", "Outcome", "Who", "Wanted", "Site", "When"].map((name) => (
-                  <th key={name} scope="col">{name}</th>
-                ))}
-              </tr>
-            </thead>
-            <tbody>
-              {shown.map((entry) => (
-                <tr key={entry.seq}>
-                  <th scope="row">{entry.seq}</th>
-                  <td data-name="Outcome">
-                    <State tone={entry.outcome === "refused" || entry.outcome === "failed" ? "bad" : "good"}>{entry.code ?? entry.outcome}</State>
-                  </td>
-                  <td data-name="Who">{entry.principal ?? "nobody known"}</td>
-                  <td data-name="Wanted" class="wants">{entry.wants}</td>
-                  <td data-name="Site">{entry.site ?? "–"}</td>
-                  <td data-name="When">
-                    <Since when={entry.time} />
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
-      ) : null}
+      <Table
+        columns={["No.", "Outcome", "Who", "Wanted", "Site", "When"]}
+        rows={shown}
+        row={(entry) => (
+          <tr key={entry.seq}>
+            <th scope="row">{entry.seq}</th>
+            <td data-name="Outcome">
+              <State tone={entry.outcome === "refused" || entry.outcome === "failed" ? "bad" : "good"}>{entry.code ?? entry.outcome}</State>
+            </td>
+            <td data-name="Who">{entry.principal ?? "nobody known"}</td>
+            <td data-name="Wanted" class="wants">{entry.wants}</td>
+            <td data-name="Site">{entry.site ?? "–"}</td>
+            <td data-name="When">
+              <Since when={entry.time} />
+            </td>
+          </tr>
+        )}
+      />
       {audit ? <Command>{`tarbet audit verify ${audit.file}`}</Command> : null}
     </>
   );

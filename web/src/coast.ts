@@ -114,7 +114,9 @@ function dots(frame: Frame, sites: number): Point[] {
   const box = frame.wide
     ? { x: 850, y: 84, width: 310, height: frame.height - 150 }
     : { x: 40, y: 380, width: frame.width - 80, height: frame.height - 440 };
-  const gap = Math.min(30, Math.sqrt((box.width * box.height) / sites));
+  // With room for the next few: when one more comes, the others stay where they are.
+  const room = Math.ceil((sites + 1) / 64) * 64;
+  const gap = Math.min(30, Math.sqrt((box.width * box.height) / room));
   const across = Math.max(1, Math.floor(box.width / gap));
   return Array.from({ length: sites }, (_, i) => ({
     x: box.x + (i % across) * gap + gap / 2,

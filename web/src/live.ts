@@ -1,13 +1,15 @@
 // What the page knows: the newest reading of each panel, and whether the stream is open.
 
 import { useEffect, useReducer } from "preact/hooks";
-import type { AuditLog, Code, Federation, Gateway, Health, Job, Nets, PodList, Problem, Site, Story, Traffic, VirtualNode } from "./types";
+import type { AuditLog, Code, Gateway, Health, Job, Meshes, Nets, PodList, Problem, Site, Story, Traffic, VirtualNode, Vitals } from "./types";
 
 export interface Known {
   connection: "opening" | "open" | "lost";
   gateway?: Gateway;
   codes?: Code[];
   sites?: Site[];
+  /** How each link of this gateway is, by its id. */
+  links?: Map<string, Vitals>;
   requests?: Story[];
   traffic?: Traffic;
   health?: Health;
@@ -16,7 +18,7 @@ export interface Known {
   audit?: AuditLog;
   nodes?: VirtualNode[];
   jobs?: Job[];
-  federation?: Federation[];
+  federation?: Meshes;
   problems: Record<string, Problem>;
   /** Requests a second, newest last. */
   rates: number[];
@@ -55,7 +57,7 @@ export function onRequest(callback: (story: Story) => void): () => void {
   return () => void arrivals.delete(callback);
 }
 
-const panels = ["sites", "requests", "traffic", "health", "nets", "pods", "audit", "nodes", "jobs", "federation"] as const;
+const panels = ["sites", "links", "requests", "traffic", "health", "nets", "pods", "audit", "nodes", "jobs", "federation"] as const;
 type Live = (typeof panels)[number];
 
 function take(panel: Live, text: string) {
@@ -64,7 +66,8 @@ function take(panel: Live, text: string) {
   else delete known.problems[panel];
   if (said.value !== undefined) {
     if (panel === "requests") announce(said.value as Story[]);
-    Object.assign(known, { [panel]: said.value });
+    const value = panel === "links" ? new Map((said.value as Vitals[]).map((one) => [one.id, one])) : said.value;
+    Object.assign(known, { [panel]: value });
   }
   changed();
 }

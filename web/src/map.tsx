@@ -1,11 +1,12 @@
 // The picture: two lands, the neck between them, who stands where, and a pulse for each request.
 
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { type Frame, type Point, LABELLED, MAX_GATEWAYS, abreast, field, frame, land, link, places, way } from "./coast";
 import { onRequest, useKnown } from "./live";
-import { outcome } from "./pieces";
+import { outcome, took } from "./pieces";
 import type { Known } from "./live";
 import type { Site, Story } from "./types";
+import { roundTrip } from "./vitals";
 
 const MAX_CALLERS = 5;
 const PULSE_MS = 1400;
@@ -53,7 +54,9 @@ export function Map() {
   const gateway = (name: string) => at.gateways[Math.min(Math.max(0, gateways.indexOf(name)), MAX_GATEWAYS - 1)];
   const many = sites.length > LABELLED;
   const edges = many
-    ? gateways.map((name) => ({ key: name, d: way(view, gateway(name) as Point, field(view)) }))
+    ? gateways
+        .filter((name) => sites.some((site) => site.links.some((held) => held.gateway === name)))
+        .map((name) => ({ key: name, d: way(view, gateway(name) as Point, field(view)) }))
     : sites.flatMap((site, i) => {
         const holders = [...new Set(site.links.map((held) => held.gateway))];
         const to = at.sites[i] as Point;
@@ -186,7 +189,9 @@ const clip = (text: string, most: number) => (text.length > most ? `${text.slice
 function Card({ site, at, size }: { site: Site; at: Point; size: { width: number; height: number } }) {
   const { width, height } = size;
   const services = [...new Set(site.links.flatMap((link) => link.services))];
-  const note = site.connected ? services.join(" · ") || "no services" : "not connected";
+  const time = roundTrip(site.links, useKnown());
+  const offered = [...(time === undefined ? [] : [took(time)]), ...services].join(" · ") || "no services";
+  const note = site.connected ? offered : "not connected";
   return (
     <a href={`#/sites/${encodeURIComponent(site.name)}`} class={`box site ${site.connected ? "on" : "off"}`} aria-label={`Site ${site.name}, ${note}`}>
       <g transform={`translate(${at.x - width / 2} ${at.y - height / 2})`}>
@@ -210,7 +215,8 @@ function Card({ site, at, size }: { site: Site; at: Point; size: { width: number
 
 function Dots({ sites, at }: { sites: Site[]; at: Point[] }) {
   const gap = at[1] && at[0] ? at[1].x - at[0].x : 20;
-  return (
+  // A thousand dots are drawn when a site changes, not with every number that ticks.
+  return useMemo(() => (
     <g class="dots">
       {sites.map((site, i) => (
         <a key={site.name} href={`#/sites/${encodeURIComponent(site.name)}`} tabIndex={-1}>
@@ -220,7 +226,7 @@ function Dots({ sites, at }: { sites: Site[]; at: Point[] }) {
         </a>
       ))}
     </g>
-  );
+  ), [sites, gap]);
 }
 
 function NoSites({ view }: { view: Frame }) {

@@ -1,11 +1,12 @@
 // Networks: clouds as islands, what may pass as arrows, permit lists, and whether A can reach B.
 
 import { useEffect, useState } from "preact/hooks";
-import { Refused, deleteRule, get, unlockedAs } from "./actions";
+import { deleteRule, get, unlockedAs } from "./actions";
+import { useDeeds } from "./deeds";
 import { type Arrow, type Card, arrows, islands } from "./islands";
 import { useKnown } from "./live";
-import { Command, Dialog, Empty, ProblemBox, State } from "./pieces";
-import type { Nets, Problem, Resource, Rule, Verdict } from "./types";
+import { Command, Empty, ProblemBox, State } from "./pieces";
+import type { Nets, Resource, Rule, Verdict } from "./types";
 
 export function Networks({ chosen, onUnlock }: { chosen: string | undefined; onUnlock: () => void }) {
   const { nets, gateway, problems } = useKnown();
@@ -149,24 +150,24 @@ const protocols: Record<number, string> = { 1: "icmp", 6: "tcp", 17: "udp", 58: 
 
 function Permits({ resource, onUnlock }: { resource: Resource; onUnlock: () => void }) {
   const [rules, setRules] = useState<Rule[]>();
-  const [problem, setProblem] = useState<Problem>();
-  const [doomed, setDoomed] = useState<string>();
-  const attempt = async (work: () => Promise<void>) => {
-    setProblem(undefined);
-    try {
-      await work();
-    } catch (error) {
-      if (!(error instanceof Refused)) throw error;
-      setProblem(error.problem);
-    }
-  };
-  const load = () => attempt(async () => setRules((await get(`nets/${pathOf(resource.name)}/rules`)) as Rule[]));
-  useEffect(() => void load(), [resource.name, resource.rules]);
+  const { attempt, ask, dialog, refusal } = useDeeds();
+  const load = async () => setRules((await get(`nets/${pathOf(resource.name)}/rules`)) as Rule[]);
+  useEffect(() => void attempt(load), [resource.name, resource.rules]);
+  const remove = (rule: string) =>
+    ask({
+      title: `Delete rule ${rule}?`,
+      text: "What it permits is closed at once, also for connections that are open.",
+      verb: "Delete",
+      deed: async () => {
+        await deleteRule(pathOf(resource.name), rule);
+        await load();
+      },
+    });
   const short = parts(resource.name);
   return (
     <section aria-labelledby="permits">
       <h2 id="permits">Permit list of {resource.name}</h2>
-      {problem ? <ProblemBox problem={problem} /> : null}
+      {refusal}
       {rules?.length === 0 ? (
         <Empty title="It has no rules: nothing may pass.">
           <Command>{`tarbet glide rule add ${short.cloud} ${short.name} --ping clients`}</Command>
@@ -182,7 +183,7 @@ function Permits({ resource, onUnlock }: { resource: Resource; onUnlock: () => v
               <code class="dim">{rule.targets?.join(" ")}</code>
             </span>
             {unlockedAs() ? (
-              <button type="button" onClick={() => setDoomed(rule.name)} aria-label={`Delete rule ${rule.name}`}>
+              <button type="button" onClick={() => remove(rule.name)} aria-label={`Delete rule ${rule.name}`}>
                 Delete
               </button>
             ) : null}
@@ -197,29 +198,7 @@ function Permits({ resource, onUnlock }: { resource: Resource; onUnlock: () => v
           to delete a rule.
         </p>
       ) : null}
-      {doomed ? (
-        <Dialog title={`Delete rule ${doomed}?`} onClose={() => setDoomed(undefined)}>
-          <p>What it permits is closed at once, also for connections that are open.</p>
-          <div class="choices">
-            <button type="button" onClick={() => setDoomed(undefined)}>
-              Keep it
-            </button>
-            <button
-              type="button"
-              class="danger"
-              onClick={() => {
-                setDoomed(undefined);
-                void attempt(async () => {
-                  await deleteRule(pathOf(resource.name), doomed);
-                  await load();
-                });
-              }}
-            >
-              Delete
-            </button>
-          </div>
-        </Dialog>
-      ) : null}
+      {dialog}
     </section>
   );
 }
@@ -232,23 +211,19 @@ function Can({ nets }: { nets: Nets }) {
   const [port, setPort] = useState("443");
   const [protocol, setProtocol] = useState("6");
   const [verdict, setVerdict] = useState<Verdict>();
-  const [problem, setProblem] = useState<Problem>();
-  const ask = async (event?: Event) => {
-    event?.preventDefault();
-    setProblem(undefined);
-    try {
+  const { attempt, refusal } = useDeeds();
+  const ask = (event: Event) => {
+    event.preventDefault();
+    setVerdict(undefined);
+    void attempt(async () => {
       const query = new URLSearchParams({ from, to, port: protocol === "1" ? "0" : port || "0", protocol });
       setVerdict((await get(`nets/can?${query}`)) as Verdict);
-    } catch (error) {
-      if (!(error instanceof Refused)) throw error;
-      setVerdict(undefined);
-      setProblem(error.problem);
-    }
+    });
   };
   return (
     <section aria-labelledby="can">
       <h2 id="can">Can A reach B?</h2>
-      <form class="can" onSubmit={(event) => void ask(event)}>
+      <form class="can" onSubmit={ask}>
         <label>
           From
           <input list="resources" required value={from} onInput={(event) => setFrom(event.currentTarget.value)} />
@@ -279,7 +254,7 @@ function Can({ nets }: { nets: Nets }) {
         </button>
       </form>
       <div aria-live="polite" class="verdict">
-        {problem ? <ProblemBox problem={problem} /> : null}
+        {refusal}
         {verdict ? (
           <>
             <p>

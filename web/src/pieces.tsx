@@ -16,6 +16,9 @@ export function State({ tone, children }: { tone: Tone; children: ComponentChild
   );
 }
 
+/** A sentence that was written for a terminal. */
+export const plain = (text: string | undefined) => (text ?? "").replaceAll("`", "");
+
 /** A command to type, with a button that copies it. */
 export function Command({ children }: { children: string }) {
   const [copied, setCopied] = useState(false);

@@ -3,6 +3,7 @@
 import { useState } from "preact/hooks";
 import { requestsIn, useKnown } from "./live";
 import { Command, Empty, ProblemBox, Since, State, outcome, took } from "./pieces";
+import { Table } from "./table";
 import type { Story } from "./types";
 
 export function Requests({ id }: { id: string | undefined }) {
@@ -23,24 +24,12 @@ export function Requests({ id }: { id: string | undefined }) {
         {requestsIn(traffic, "success").toLocaleString("en")} answered and {requestsIn(traffic, "failure").toLocaleString("en")} failed since the start; the newest are told here.
       </p>
       {id ? chosen ? <Told story={chosen} /> : <Forgotten id={id} /> : null}
-      {shown.length ? (
-        <div class="scroll">
-          <table class="cards">
-            <thead>
-              <tr>
-                {["Outcome", "Wants", "Site", "Caller", "Took", "When"].map((name) => (
-                  <th key={name} scope="col">{name}</th>
-                ))}
-              </tr>
-            </thead>
-            <tbody>
-              {shown.map((story) => (
-                <Row key={`${story.id}-${story.began}`} story={story} chosen={story.id === id} />
-              ))}
-            </tbody>
-          </table>
-        </div>
-      ) : requests ? (
+      <Table
+        columns={["Outcome", "Wants", "Site", "Caller", "Took", "When"]}
+        rows={shown}
+        row={(story) => <Row key={`${story.id}-${story.began}`} story={story} chosen={story.id === id} />}
+      />
+      {requests && !shown.length ? (
         <Empty title={onlyFailed ? "No request failed lately." : "No request has passed yet. With a site connected:"}>
           {onlyFailed ? null : <Command>tarbet kube login lab && kubectl get nodes</Command>}
         </Empty>

@@ -1,11 +1,14 @@
 // One site: its links, how to connect it, and what may be done with a token.
 
 import { useEffect, useState } from "preact/hooks";
-import { Refused, removeSite, revokeToken, tokensOf, unlockedAs } from "./actions";
+import { removeSite, revokeToken, tokensOf, unlockedAs } from "./actions";
+import { useDeeds } from "./deeds";
 import { useKnown } from "./live";
-import { Command, Dialog, Empty, ProblemBox, Since, State } from "./pieces";
+import { Command, Empty, Since, State } from "./pieces";
 import { Services } from "./sites";
-import type { Problem, Site, Token } from "./types";
+import { Table } from "./table";
+import type { Site, Token } from "./types";
+import { Carried, LastPacket, RoundTrip } from "./vitals";
 
 export function SiteView({ name, onUnlock }: { name: string; onUnlock: () => void }) {
   const { sites, gateway } = useKnown();
@@ -50,78 +53,73 @@ function Links({ site }: { site: Site }) {
   return (
     <section aria-labelledby="links">
       <h2 id="links">Links</h2>
-      <div class="scroll">
-        <table class="cards">
-          <thead>
-            <tr>
-              {["Link", "Gateway", "Agent", "Services", "Since"].map((name) => (
-                <th key={name} scope="col">{name}</th>
-              ))}
-            </tr>
-          </thead>
-          <tbody>
-            {site.links.map((link) => (
-              <tr key={link.id}>
-                <th scope="row">
-                  <code title={link.id}>{link.id.slice(-12)}</code>
-                </th>
-                <td data-name="Gateway">{link.gateway}</td>
-                <td data-name="Agent">{link.agent}</td>
-                <td data-name="Services">
-                  <Services names={link.services} />
-                </td>
-                <td data-name="Since">
-                  <Since when={link.since} />
-                </td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
+      <Table
+        columns={["Link", "Round trip", "Last packet", "Carried", "Gateway", "Agent", "Services", "Since"]}
+        rows={site.links}
+        row={(link) => (
+          <tr key={link.id}>
+            <th scope="row">
+              <code title={link.id}>{link.id.slice(-12)}</code>
+            </th>
+            <td data-name="Round trip">
+              <RoundTrip links={[link]} />
+            </td>
+            <td data-name="Last packet">
+              <LastPacket id={link.id} />
+            </td>
+            <td data-name="Carried">
+              <Carried id={link.id} />
+            </td>
+            <td data-name="Gateway">{link.gateway}</td>
+            <td data-name="Agent">{link.agent}</td>
+            <td data-name="Services">
+              <Services names={link.services} />
+            </td>
+            <td data-name="Since">
+              <Since when={link.since} />
+            </td>
+          </tr>
+        )}
+      />
     </section>
   );
 }
 
-type Wish = { what: "remove" } | { what: "revoke"; token: string };
-
 function Rights({ site, onUnlock }: { site: Site; onUnlock: () => void }) {
   const holder = unlockedAs();
   const [tokens, setTokens] = useState<Token[]>();
-  const [problem, setProblem] = useState<Problem>();
-  const [wish, setWish] = useState<Wish>();
-
-  const attempt = async (work: () => Promise<unknown>) => {
-    setProblem(undefined);
-    try {
-      await work();
-    } catch (error) {
-      if (!(error instanceof Refused)) throw error;
-      setProblem(error.problem);
-    }
-  };
-  const list = () => attempt(async () => setTokens(await tokensOf(site.name)));
+  const { attempt, ask, dialog, refusal } = useDeeds();
+  const list = async () => setTokens(await tokensOf(site.name));
   useEffect(() => {
     setTokens(undefined);
-    if (holder) void list();
+    if (holder) void attempt(list);
   }, [holder, site.name]);
 
-  const grant = async (wish: Wish) => {
-    setWish(undefined);
-    await attempt(async () => {
-      if (wish.what === "remove") {
+  const remove = () =>
+    ask({
+      title: `Remove ${site.name}?`,
+      text: "All its tokens are taken back and its links end. Nothing at the site itself is touched.",
+      verb: "Remove",
+      deed: async () => {
         await removeSite(site.name);
         location.hash = "#/sites";
-      } else {
-        await revokeToken(site.name, wish.token);
-        setTokens(await tokensOf(site.name));
-      }
+      },
     });
-  };
+  const revoke = (token: string) =>
+    ask({
+      title: "Revoke this token?",
+      text: "Agents that use it are cut off within a minute and cannot come back with it.",
+      verb: "Revoke",
+      deed: async () => {
+        await revokeToken(site.name, token);
+        await list();
+      },
+    });
 
   return (
     <section aria-labelledby="rights">
       <h2 id="rights">Tokens and removal</h2>
-      {problem ? <ProblemBox problem={problem} /> : null}
+      {refusal}
       {holder ? (
         <>
           {tokens?.length ? (
@@ -134,7 +132,7 @@ function Rights({ site, onUnlock }: { site: Site; onUnlock: () => void }) {
                     made <Since when={token.created} />
                   </span>
                   {token.revoked ? null : (
-                    <button type="button" onClick={() => setWish({ what: "revoke", token: token.id })}>
+                    <button type="button" onClick={() => revoke(token.id)}>
                       Revoke
                     </button>
                   )}
@@ -142,7 +140,7 @@ function Rights({ site, onUnlock }: { site: Site; onUnlock: () => void }) {
               ))}
             </ul>
           ) : null}
-          <button type="button" class="danger" onClick={() => setWish({ what: "remove" })}>
+          <button type="button" class="danger" onClick={remove}>
             Remove the site
           </button>
         </>
@@ -155,23 +153,7 @@ function Rights({ site, onUnlock }: { site: Site; onUnlock: () => void }) {
           to revoke a token or to remove the site.
         </p>
       )}
-      {wish ? (
-        <Dialog title={wish.what === "remove" ? `Remove ${site.name}?` : "Revoke this token?"} onClose={() => setWish(undefined)}>
-          <p>
-            {wish.what === "remove"
-              ? "All its tokens are taken back and its links end. Nothing at the site itself is touched."
-              : "Agents that use it are cut off within a minute and cannot come back with it."}
-          </p>
-          <div class="choices">
-            <button type="button" onClick={() => setWish(undefined)}>
-              Keep it
-            </button>
-            <button type="button" class="danger" onClick={() => void grant(wish)}>
-              {wish.what === "remove" ? "Remove" : "Revoke"}
-            </button>
-          </div>
-        </Dialog>
-      ) : null}
+      {dialog}
     </section>
   );
 }

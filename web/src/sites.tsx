@@ -3,15 +3,13 @@
 import { useState } from "preact/hooks";
 import { useKnown } from "./live";
 import { Command, Empty, ProblemBox, Since, State } from "./pieces";
+import { Table } from "./table";
+import { RoundTrip } from "./vitals";
 import type { Site } from "./types";
-
-/** Rows drawn at first: a thousand sites are listed without a stutter. */
-const PAGE = 100;
 
 export function Sites() {
   const { sites, problems } = useKnown();
   const [wanted, setWanted] = useState("");
-  const [most, setMost] = useState(PAGE);
   const found = (sites ?? []).filter((site) => matches(site, wanted.trim().toLowerCase()));
   return (
     <>
@@ -27,30 +25,8 @@ export function Sites() {
           <Command>tarbet site add lab</Command>
         </Empty>
       ) : null}
-      {found.length ? (
-        <div class="scroll">
-          <table class="cards">
-            <thead>
-              <tr>
-                {["Site", "State", "Gateway", "Agent", "Services", "Since"].map((name) => (
-                  <th key={name} scope="col">{name}</th>
-                ))}
-              </tr>
-            </thead>
-            <tbody>
-              {found.slice(0, most).map((site) => (
-                <Row key={site.name} site={site} />
-              ))}
-            </tbody>
-          </table>
-        </div>
-      ) : null}
+      <Table columns={["Site", "State", "Round trip", "Gateway", "Agent", "Services", "Since"]} rows={found} row={(site) => <Row key={site.name} site={site} />} />
       {sites?.length && !found.length ? <Empty title={`No site matches “${wanted}”.`}>{null}</Empty> : null}
-      {found.length > most ? (
-        <button type="button" onClick={() => setMost(most + 4 * PAGE)}>
-          Show more of {found.length}
-        </button>
-      ) : null}
     </>
   );
 }
@@ -75,6 +51,9 @@ function Row({ site }: { site: Site }) {
         ) : (
           <State tone="wait">not connected</State>
         )}
+      </td>
+      <td data-name="Round trip">
+        <RoundTrip links={site.links} />
       </td>
       <td data-name="Gateway">{each(site.links.map((link) => link.gateway))}</td>
       <td data-name="Agent">{each(site.links.map((link) => link.agent))}</td>

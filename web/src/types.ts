@@ -16,6 +16,17 @@ export interface Link {
   since: string;
 }
 
+/** How a link is, as the gateway that holds it knows. */
+export interface Vitals {
+  id: string;
+  site: string;
+  roundTripUs: number | null;
+  heard: string;
+  streamsOpen: number;
+  bytesIn: number;
+  bytesOut: number;
+}
+
 export interface Site {
   name: string;
   id: number;
@@ -148,13 +159,67 @@ export interface Job {
   status: string | null;
   reason: string | null;
   message: string | null;
+  run: string | null;
+  results: Record<string, string> | null;
+  started: string | null;
+  ended: string | null;
+}
+
+export interface Condition {
+  type: string;
+  status: string;
+  reason?: string;
+  message?: string;
+}
+
+export interface Remote {
+  id: string;
+  connected: boolean;
+  since?: string;
+  offered: number;
+  imported: number;
+  error?: string;
 }
 
 export interface Federation {
   name: string;
   namespace: string;
-  spec: { remotes?: { name: string }[] };
-  conditions: { type: string; status: string; reason?: string; message?: string }[] | null;
+  mesh: string;
+  conditions: Condition[] | null;
+  remotes: Remote[] | null;
+  configured: { id: string }[] | null;
+}
+
+interface Selector {
+  matchLabels?: Record<string, string>;
+}
+
+export interface Exports {
+  namespace: string;
+  export: {
+    serviceList?: string[];
+    serviceSelectors?: Selector[];
+    namespaceSelectors?: Selector[];
+    selectors?: { serviceSelector?: Selector; namespaceSelector?: Selector }[];
+  } | null;
+  exported: number | null;
+  conditions: Condition[] | null;
+}
+
+export interface Imported {
+  name: string;
+  namespace: string;
+  hostname: string;
+  meshes: string[];
+  ready: boolean;
+  why: string | null;
+  conflict: string | null;
+}
+
+export interface Meshes {
+  federations: Federation[];
+  rules: Exports[];
+  imported: Imported[];
 }
 
 export interface Entry {

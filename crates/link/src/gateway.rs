@@ -108,7 +108,8 @@ where
             ..Refusal::new(
                 RefusalCode::Version,
                 format!(
-                    "The agent speaks link versions {}, this gateway {VERSIONS}: upgrade the older side.",
+                    "{}: The agent speaks link versions {}, this gateway {VERSIONS}: upgrade the older side.",
+                    tarbet_telemetry::codes::reach::VERSION_MISMATCH.id,
                     hello.versions
                 ),
             )

@@ -19,20 +19,30 @@ const AT_ONCE: usize = 32;
 /// Deletes the rules and federations, so that a running controller makes nothing new, and then
 /// everything with our label. Returns how many objects of each kind went.
 pub async fn cleanup(client: &Client) -> Result<BTreeMap<&'static str, usize>, MeshError> {
+    remove(client, &DeleteParams::background()).await
+}
+
+/// How many objects of each kind [`cleanup`] would delete now. The cluster is asked to delete and to
+/// change nothing, so what it would refuse is refused here too.
+pub async fn cleanup_plan(client: &Client) -> Result<BTreeMap<&'static str, usize>, MeshError> {
+    remove(client, &DeleteParams::background().dry_run()).await
+}
+
+async fn remove(client: &Client, how: &DeleteParams) -> Result<BTreeMap<&'static str, usize>, MeshError> {
     let mut gone = BTreeMap::new();
     gone.insert(
         "FederationServiceRules",
-        delete_all::<FederationServiceRules>(client, "FederationServiceRules").await?,
+        delete_all::<FederationServiceRules>(client, "FederationServiceRules", how).await?,
     );
-    gone.insert("MeshFederation", delete_all::<MeshFederation>(client, "MeshFederation").await?);
+    gone.insert("MeshFederation", delete_all::<MeshFederation>(client, "MeshFederation", how).await?);
     for kind in Kind::ALL {
-        gone.insert(kind.name(), sweep(client, kind).await?);
+        gone.insert(kind.name(), sweep(client, kind, how).await?);
     }
     gone.retain(|_, count| *count > 0);
     Ok(gone)
 }
 
-async fn delete_all<K>(client: &Client, kind: &str) -> Result<usize, MeshError>
+async fn delete_all<K>(client: &Client, kind: &str, how: &DeleteParams) -> Result<usize, MeshError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
     K: Resource,
@@ -55,13 +65,12 @@ where
             Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
             None => Api::all_with(client.clone(), &resource),
         };
-        count += deleted(api.delete(&object.name_any(), &DeleteParams::background()).await)
-            .map_err(failed("delete"))?;
+        count += deleted(api.delete(&object.name_any(), how).await).map_err(failed("delete"))?;
     }
     Ok(count)
 }
 
-async fn sweep(client: &Client, kind: Kind) -> Result<usize, MeshError> {
+async fn sweep(client: &Client, kind: Kind, how: &DeleteParams) -> Result<usize, MeshError> {
     let failed = |what: &'static str| {
         move |source: kube::Error| MeshError::Cluster {
             what: format!("{what} {} objects", kind.name()),
@@ -80,7 +89,7 @@ async fn sweep(client: &Client, kind: Kind) -> Result<usize, MeshError> {
     let deletes = list.into_iter().map(|object| {
         let api: Api<DynamicObject> =
             Api::namespaced_with(client.clone(), &object.namespace().unwrap_or_default(), &resource);
-        async move { deleted(api.delete(&object.name_any(), &DeleteParams::background()).await) }
+        async move { deleted(api.delete(&object.name_any(), how).await) }
     });
     let results: Vec<_> = futures::stream::iter(deletes).buffer_unordered(AT_ONCE).collect().await;
     results.into_iter().sum::<Result<usize, kube::Error>>().map_err(failed("delete"))

@@ -33,7 +33,7 @@ pub mod vet;
 
 pub use callee::{Callee, callee};
 pub use carry::Carrier;
-pub use cleanup::cleanup;
+pub use cleanup::{cleanup, cleanup_plan};
 pub use config::{CarryConfig, MeshConfig};
 pub use controller::Controller;
 pub use error::MeshError;

@@ -16,7 +16,7 @@ mod ports;
 mod private;
 mod ticket;
 
-pub use api::{LinkView, NewSite, NewToken, SiteView, TokenView};
+pub use api::{LinkView, LinkVitals, NewSite, NewToken, SiteView, TokenView};
 pub use module::{Asker, Module};
 pub use node::{Node, Sharing};
 pub use ports::PortConfig;

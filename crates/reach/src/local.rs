@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 use tarbet_identity::Pin;
 use tarbet_link::handshake::{Purpose, Refusal};
-use tarbet_link::{Caller, Dialer, Link};
+use tarbet_link::{Caller, Dialer, Link, LinkStats};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
@@ -25,6 +25,11 @@ pub trait Way: Dialer + Caller {
     fn purpose(&self) -> Purpose {
         Purpose::General
     }
+
+    /// Its counters now, where they are kept.
+    fn stats(&self) -> Option<LinkStats> {
+        None
+    }
 }
 
 impl Way for Link {
@@ -38,6 +43,10 @@ impl Way for Link {
 
     fn purpose(&self) -> Purpose {
         self.info().agent.purpose
+    }
+
+    fn stats(&self) -> Option<LinkStats> {
+        Some(Self::stats(self))
     }
 }
 

@@ -2,6 +2,8 @@
 
 mod audit;
 mod check;
+#[cfg(test)]
+mod documented;
 mod down;
 mod edge;
 pub mod endpoint;
@@ -11,7 +13,11 @@ mod glide;
 pub mod known_sites;
 mod kube;
 mod mesh;
+#[cfg(test)]
+mod planned;
 mod pods;
+#[cfg(test)]
+mod reference;
 mod request;
 mod settings;
 mod site;

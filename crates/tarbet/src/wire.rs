@@ -4,6 +4,7 @@ mod audit;
 mod cluster;
 mod nets;
 mod pods;
+mod rights;
 
 use std::net::SocketAddr;
 
@@ -66,6 +67,7 @@ pub struct Shown {
 pub fn console(shown: Shown) -> Console {
     let Shown { gateway, api, reader, endpoint, observability, health, metrics, audit, nets, cluster } =
         shown;
+    let rights = rights::Rights { api: api.clone(), audit };
     let mut panels = Vec::new();
     if let Some(url) = &endpoint.interlink {
         match pods::panel(url) {
@@ -74,13 +76,13 @@ pub fn console(shown: Shown) -> Console {
         }
     }
     if let Some(nets) = nets {
-        panels.push(nets::panel(nets, api.clone(), audit));
+        panels.push(nets::panel(nets, rights.clone()));
     }
     if let Some(file) = &endpoint.audit_file {
         panels.push(audit::panel(file.clone()));
     }
     if let Some(client) = &cluster {
-        panels.extend(cluster::panels(client));
+        panels.extend(cluster::panels(client, &rights));
     }
     let about = json!({
         "panels": panels.iter().map(Panel::name).collect::<Vec<_>>(),
@@ -95,6 +97,7 @@ pub fn console(shown: Shown) -> Console {
     panels.extend([
         Panel::fixed("gateway", about).routes(actions(api.clone())),
         listing("sites", api.clone(), reader.clone()),
+        listing("links", api.clone(), reader.clone()),
         listing("requests", api, reader),
         Panel::live("traffic", move || {
             let page = metrics.render();

@@ -1,5 +1,6 @@
 //! The API listener: JSON over HTTP for people's commands, and connections of our own clients.
 
+mod links;
 mod record;
 mod requests;
 
@@ -29,6 +30,8 @@ use crate::listen::Origin;
 use crate::names::SiteName;
 use crate::registry::{LinkRecord, Listed};
 use crate::vouch::{Vouched, certified};
+
+pub use links::LinkVitals;
 
 /// How long a peer may take to say what it is.
 const FIRST_WORD: Duration = Duration::from_secs(10);
@@ -75,6 +78,7 @@ pub(super) fn router(hub: Arc<Hub>) -> Router {
         .route("/v1/sites/{site}/tokens/{token}", delete(revoke_token))
         .route("/v1/users", get(list_users).post(add_user))
         .route("/v1/users/{user}", delete(remove_user))
+        .route("/v1/links", get(links::vitals))
         .route("/v1/requests", get(requests::newest))
         .route("/v1/requests/{id}", get(requests::story))
         .route("/v1/whoami", post(whoami).get(whoami))

@@ -253,6 +253,9 @@ pub async fn run(args: GlideArgs, format: Format) -> Result<(), Problem> {
     match args.command {
         GlideCommand::Server(ServerCommand::Get) => format.text(&glide.server),
         GlideCommand::Server(ServerCommand::Set { address }) => {
+            if args.plan {
+                return format.plan(&[format!("note {address} as the orchestrator")]);
+            }
             Settings { server_addr: address, ..settings }.write()?;
             format.text("Noted. Next: tarbet glide namespace list")
         }
@@ -262,8 +265,16 @@ pub async fn run(args: GlideArgs, format: Format) -> Result<(), Problem> {
         GlideCommand::Tag(command) => tag(&glide, command).await,
         GlideCommand::Operation(command) => operation(&glide, command).await,
         GlideCommand::Drift { repair } => {
-            let method = if repair { Method::POST } else { Method::GET };
+            let method = if repair && !args.plan { Method::POST } else { Method::GET };
             let found = glide.ask(method, "/drift", Value::Null).await?;
+            if repair && args.plan {
+                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                let found = found.as_array().into_iter().flatten();
+                let calls: Vec<String> = found
+                    .map(|one| format!("mend {}: {}", text(&one["cloud"]), text(&one["what"])))
+                    .collect();
+                return format.plan(&calls);
+            }
             glide.rows(&found, &["cloud", "what", "repaired"], "Nothing differs.")
         }
         GlideCommand::Can(args) => questions::can(&glide, args).await,
@@ -295,6 +306,9 @@ async fn namespace(glide: &Glide, settings: Settings, command: NamespaceCommand)
             if known.get(&namespace).is_none() {
                 let message = format!("There is no namespace `{namespace}`.");
                 return Err(Problem::new(&nets::PLACE_UNKNOWN, message));
+            }
+            if glide.plan {
+                return glide.format.plan(&[format!("note `{namespace}` as the active namespace")]);
             }
             Settings { active_namespace: namespace, ..settings }.write()?;
             glide.format.text("Noted. Next: tarbet glide resource list")
@@ -404,6 +418,12 @@ async fn operation(glide: &Glide, command: OperationCommand) -> Result<(), Probl
         OperationCommand::Show { id } => {
             let found = glide.ask(Method::GET, &format!("/operations/{id}"), Value::Null).await?;
             glide.show_operation(&found)
+        }
+        OperationCommand::Cancel { id } if glide.plan => {
+            let found = glide.ask(Method::GET, &format!("/operations/{id}"), Value::Null).await?;
+            let text = |field: &str| found[field].as_str().unwrap_or_default().to_owned();
+            let what = format!("stop `{}`, which is {}, before its next call", text("title"), text("state"));
+            glide.format.plan(&[what])
         }
         OperationCommand::Cancel { id } => {
             let found = glide.ask(Method::DELETE, &format!("/operations/{id}"), Value::Null).await?;

@@ -60,12 +60,15 @@ enum Sub {
     Test(trial::TestArgs),
     /// Remove everything that federation made, and the objects it was made for
     #[command(
-        after_help = "Examples:\n  tarbet mesh cleanup --yes\n\nDeletes the FederationServiceRules and the MeshFederation first, so that a running controller\nmakes nothing new, and then every object with the label app.kubernetes.io/managed-by=tarbet-mesh."
+        after_help = "Examples:\n  tarbet mesh cleanup --plan\n  tarbet mesh cleanup --yes\n\nDeletes the FederationServiceRules and the MeshFederation first, so that a running controller\nmakes nothing new, and then every object with the label app.kubernetes.io/managed-by=tarbet-mesh."
     )]
     Cleanup {
         /// Without it, only say what would be asked for
         #[arg(long)]
         yes: bool,
+        /// Ask the cluster what would be removed, and remove nothing
+        #[arg(long, conflicts_with = "yes")]
+        plan: bool,
     },
 }
 
@@ -80,11 +83,12 @@ pub fn run(
         Some(Sub::Render { folder, legacy }) => render(folder, legacy, format),
         Some(Sub::Status) => block_on(status(role, format)),
         Some(Sub::Test(test)) => block_on(trial::run(role.kubeconfig, test, format)),
-        Some(Sub::Cleanup { yes: false }) => Err(Problem::new(
+        Some(Sub::Cleanup { plan: true, .. }) => block_on(cleanup(role, true, format)),
+        Some(Sub::Cleanup { yes: false, .. }) => Err(Problem::new(
             &mesh::UNCONFIRMED,
             "Everything that federation made in this cluster would be removed.",
         )),
-        Some(Sub::Cleanup { yes: true }) => block_on(cleanup(role, format)),
+        Some(Sub::Cleanup { yes: true, .. }) => block_on(cleanup(role, false, format)),
     }
 }
 
@@ -127,8 +131,13 @@ async fn status(args: MeshArgs, format: Format) -> Result<(), Problem> {
     format.rows(&keys, &keys, &rows)
 }
 
-async fn cleanup(args: MeshArgs, format: Format) -> Result<(), Problem> {
+async fn cleanup(args: MeshArgs, plan: bool, format: Format) -> Result<(), Problem> {
     let client = connect(&source(args.kubeconfig.as_deref())?).await?;
+    if plan {
+        let found = tarbet_mesh::cleanup_plan(&client).await.map_err(|error| error.problem())?;
+        let calls: Vec<String> = found.iter().map(|(kind, count)| format!("delete {count} {kind}")).collect();
+        return format.plan(&calls);
+    }
     let gone = tarbet_mesh::cleanup(&client).await.map_err(|error| error.problem())?;
     let rows: Vec<Value> =
         gone.iter().map(|(kind, count)| json!({ "kind": kind, "removed": count })).collect();

@@ -19,10 +19,15 @@ The embedded store belongs to one process: stop the role that uses it first.";
 #[derive(Debug, Subcommand)]
 pub enum StoreCommand {
     /// Write everything in the store into one file
-    #[command(after_help = "Examples:\n  tarbet store backup before-upgrade.tbk")]
+    #[command(
+        after_help = "Examples:\n  tarbet store backup before-upgrade.tbk --plan\n  tarbet store backup before-upgrade.tbk"
+    )]
     Backup {
         /// The file to write
         file: PathBuf,
+        /// Only open the store and say what would be written
+        #[arg(long)]
+        plan: bool,
     },
     /// Replace what is in the store by what is in a backup
     #[command(
@@ -40,9 +45,15 @@ pub enum StoreCommand {
 pub async fn run(command: StoreCommand, config: &Config, format: Format) -> Result<(), Problem> {
     let clock = Clock::system();
     match command {
-        StoreCommand::Backup { file } => {
+        StoreCommand::Backup { file, plan } => {
             let store =
                 tarbet_store::open(&config.store(), clock.clone()).await.map_err(|error| error.problem())?;
+            if plan {
+                let replaced = if file.exists() { ", replacing what is there" } else { "" };
+                let everything = tarbet_store::Prefix::everything();
+                let entries = store.list(&everything).await.map_err(|error| error.problem())?.len();
+                return format.plan(&[format!("write {entries} entries to {}{replaced}", file.display())]);
+            }
             let summary =
                 tarbet_store::backup(&store, &file, &clock).await.map_err(|error| error.problem())?;
             let text = format!("{} entries are in {}.", summary.entries, file.display());

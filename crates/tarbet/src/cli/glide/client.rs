@@ -69,7 +69,7 @@ pub struct Glide {
     pub namespace: String,
     pub format: Format,
     how: Vec<(&'static str, String)>,
-    plan: bool,
+    pub plan: bool,
     detach: bool,
     http: reqwest::Client,
 }

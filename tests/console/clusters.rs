@@ -1,0 +1,153 @@
+//! Jobs and federation in a real browser: requests that a real Tekton serves, services that a real peer offers.
+
+use serde_json::{Value, json};
+use tarbet_testbed::product::Product;
+use tarbet_testbed::{Chromium, Istiod, Lease, Page, eventually};
+
+use super::{SOON, Up, click, kept, sound, unlock};
+use crate::jobs::{Flow, private_with_tekton};
+use crate::mesh;
+
+/// Long: a pipeline runs meanwhile.
+const LATER: std::time::Duration = crate::jobs::SOON;
+
+/// A picture of a view in both themes, on a desk and on a phone.
+async fn look(page: &Page, console: &str, view: &str, shows: &str) {
+    for (theme, width, height) in
+        [("light", 1400, 900), ("dark", 1400, 900), ("light", 390, 844), ("dark", 700, 450)]
+    {
+        page.resize(width, height).await.unwrap();
+        page.prefer("prefers-color-scheme", theme).await.unwrap();
+        page.go(&format!("{console}/#/{view}")).await.unwrap();
+        page.shows(SOON, shows).await.unwrap();
+        sound(page, &format!("{view}, {theme}, {width} wide")).await;
+        page.picture(&kept(&format!("cluster-{view}-{theme}-{width}"))).await.unwrap();
+    }
+    page.resize(1400, 900).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_are_shown_and_cancelled_only_with_the_right() {
+    let plane = private_with_tekton().await;
+    let flow = Flow::new(plane, plane).await;
+    flow.configure(json!({ "allowList": [flow.tenant] })).await;
+    flow.pipeline("greet", "#!/bin/sh\nprintf 'hello %s' \"$WHO\" > $(results.said.path)\n").await;
+    flow.pipeline("linger", "#!/bin/sh\nsleep 600\n").await;
+    let kubeconfig = plane.kubeconfig().display().to_string();
+    let settings = format!("jobs: {{namespace: {}}}\n", flow.namespace);
+    let up = Up::start_with(&settings, &["--kubeconfig", &kubeconfig]).await;
+    let (console, browser) = (up.console(), Chromium::start().await.unwrap());
+    let page = browser.open(&format!("{console}/#/jobs"), 1400, 900).await.unwrap();
+    page.shows(SOON, "Jobs").await.unwrap();
+
+    // One that succeeds, one that is refused, one that is still at it: each appears by itself.
+    for (pipeline, name) in [("greet", "hello"), ("linger", "slow"), ("unknown", "odd")] {
+        let (code, _, said) = flow.request(&["submit", pipeline, "-p", "who=world", "--name", name]).await;
+        assert_eq!(code, 0, "{said}");
+    }
+    page.shows(LATER, "said=hello world").await.unwrap();
+    page.shows(LATER, "Rejected").await.unwrap();
+    page.shows(LATER, "Running").await.unwrap();
+    look(&page, &console, "jobs", "said=hello world").await;
+
+    // Without a token, and with one that is nobody's, nothing is cancelled.
+    let path = format!("/api/jobs/{}/slow", flow.tenant);
+    let bare = format!("fetch('{path}', {{ method: 'DELETE' }}).then(answer => answer.status)");
+    assert_eq!(page.eval(&bare).await.unwrap(), 401);
+    let stranger = up.tarbet(&["user", "add", "stranger"]).await;
+    unlock(&page, stranger.trim()).await;
+    page.shows(SOON, "stranger · lock").await.unwrap();
+    let cancel = async || {
+        page.eval("document.querySelector('button[aria-label=\"Cancel slow\"]').click()").await.unwrap();
+        page.shows(SOON, "Cancel slow?").await.unwrap();
+        page.eval("document.querySelector('dialog button.danger').click()").await.unwrap();
+    };
+    cancel().await;
+    page.until(SOON, "!!document.querySelector('main .problem')").await.unwrap();
+    assert_eq!(flow.request(&["show", "slow"]).await.0, 0);
+    click(&page, "stranger · lock").await;
+
+    // With the right it goes, and its run with it; both attempts are on record.
+    unlock(&page, &up.admin()).await;
+    page.shows(SOON, "admin · lock").await.unwrap();
+    cancel().await;
+    page.until(LATER, "!document.body.innerText.includes('slow')").await.unwrap();
+    eventually(LATER, "the run to be gone", || async {
+        let runs = flow.private.json(&["get", "pipelineruns", "-n", &flow.namespace]).await.ok()?;
+        let linger = |run: &Value| run.to_string().contains("linger");
+        (!runs["items"].as_array()?.iter().any(linger)).then_some(())
+    })
+    .await
+    .unwrap();
+    let wants = format!("jobs DELETE /{}/slow", flow.tenant);
+    let log = std::fs::read_to_string(up.state().join("audit.log")).unwrap();
+    let recorded: Vec<Value> = log
+        .lines()
+        .filter(|line| line.contains(&wants))
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let outcomes: Vec<String> = recorded.iter().map(|entry| find(entry, "outcome")).collect();
+    assert_eq!(outcomes, ["refused", "answered"], "{recorded:?}");
+    flow.request(&["cancel", "hello"]).await;
+    flow.request(&["cancel", "odd"]).await;
+}
+
+/// A field of a record, wherever in it.
+fn find(entry: &Value, field: &str) -> String {
+    let inner = entry.get(field).or_else(|| entry.get("event")?.get(field));
+    inner.and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn federation_is_shown_with_what_crosses_it() {
+    let (peer, here, _turn) = mesh::planes().await;
+    Istiod::install_kinds(here).await.unwrap();
+    let product = Product::new(env!("CARGO_BIN_EXE_tarbet")).unwrap();
+    let ports = Lease::block(2).unwrap();
+    let (here_at, peer_at) = (ports.port(0), ports.port(1));
+    for plane in [peer, here] {
+        for name in ["istio-system", "shop"] {
+            let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+            plane.kubectl().apply(&namespace).await.unwrap();
+        }
+    }
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": { "name": "catalogue", "namespace": "shop", "labels": { "export": "true" } },
+        "spec": { "selector": { "app": "catalogue" }, "ports": [{ "name": "http", "port": 80 }] },
+    });
+    peer.kubectl().apply(&service).await.unwrap();
+    peer.kubectl().apply(&mesh::federation("west", "east", &["192.0.2.2"])).await.unwrap();
+    peer.kubectl().apply(&mesh::rules("east")).await.unwrap();
+    here.kubectl().apply(&mesh::federation("east", "west", &["192.0.2.3"])).await.unwrap();
+    here.kubectl().apply(&mesh::rules("west")).await.unwrap();
+    let _peer = mesh::controller(&product, peer, "west", peer_at, "east", here_at).await;
+
+    let settings = format!(
+        "mesh: {{listen: '127.0.0.1:{here_at}', discovery: {{west: '127.0.0.1:{peer_at}'}}, leader_election: false}}\n"
+    );
+    let kubeconfig = here.kubeconfig().display().to_string();
+    let up = Up::start_with(&settings, &["--kubeconfig", &kubeconfig]).await;
+    let browser = Chromium::start().await.unwrap();
+    let page = browser.open(&format!("{}/#/federation", up.console()), 1400, 900).await.unwrap();
+    page.shows(LATER, "catalogue.shop").await.unwrap();
+    page.shows(LATER, "connected").await.unwrap();
+    page.shows(SOON, "services with export=true").await.unwrap();
+    look(&page, &up.console(), "federation", "catalogue.shop").await;
+
+    // No longer exported there: gone from the page here.
+    peer.kubectl().run(&["label", "service", "catalogue", "-n", "shop", "export-"]).await.unwrap();
+    page.until(LATER, "!document.body.innerText.includes('catalogue.shop')").await.unwrap();
+    peer.kubectl().run(&["delete", "service", "catalogue", "-n", "shop"]).await.unwrap();
+    let planned =
+        product.command(&["mesh", "cleanup", "--plan", "--kubeconfig", &kubeconfig]).await.unwrap().1;
+    assert!(
+        planned.contains("delete 1 MeshFederation") && planned.contains("Nothing was changed"),
+        "{planned}"
+    );
+    here.kubectl().run(&["get", "meshfederation", "default"]).await.unwrap();
+    drop(up);
+    for plane in [peer, here] {
+        mesh::clean(&product, plane).await;
+    }
+}

@@ -1,0 +1,127 @@
+//! Every token, key and secret is replaced while people use it, and nobody notices.
+
+use tokio::sync::RwLock;
+
+use super::*;
+
+/// Who callers are: both gateways with the token of the moment.
+type Ways = Arc<RwLock<[Client; 2]>>;
+
+/// Asks again and again, at either gateway first, as behind a load balancer.
+async fn ask(ways: Ways, tally: Arc<Tally>, offset: usize) {
+    for turn in offset.. {
+        if tally.over.load(SeqCst) {
+            return;
+        }
+        let [first, second] = {
+            let clients = ways.read().await;
+            [&clients[turn % 2], &clients[1 - turn % 2]].map(|client| client.site("lab".parse().unwrap()))
+        };
+        let mut answer = name(&first).await;
+        if answer.is_err() {
+            answer = name(&second).await;
+        }
+        tally.asked.fetch_add(1, SeqCst);
+        if let Err(error) = answer {
+            eprintln!("failed at both gateways: {error:?}");
+            tally.failed.fetch_add(1, SeqCst);
+        }
+    }
+}
+
+impl World {
+    /// A caller with a token of its own.
+    async fn caller(&self, who: &str, gateways: &[Gateway; 2]) -> [Client; 2] {
+        let token = self
+            .product
+            .run(&gateways[0], &["user", "add", who, "--role", "user", "--site", "lab"])
+            .await
+            .unwrap();
+        let token = token.lines().find(|line| line.starts_with("tbu_")).unwrap().trim().to_owned();
+        gateways.each_ref().map(|gateway| {
+            Client::new(&gateway.api(), Secret::from(token.clone()), Some(&self.product.authority())).unwrap()
+        })
+    }
+}
+
+async fn links_at(gateway: &Gateway, least: u64) {
+    let held = || async { gauge(gateway, "tarbet_links ").await.is_some_and(|links| links >= least) };
+    eventually(SOON, "agents to hold links to the gateway", held).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_secret_is_replaced_under_load_and_no_request_fails() {
+    let world = World::new().await;
+    let mut gateways = [world.gateway("one", &[]).await, world.gateway("two", &[]).await];
+    let first_token = world.add_site("lab", &gateways[0]).await;
+    let replica = async |name: &str, token: &str| {
+        let both = [&gateways[0], &gateways[1]];
+        world.product.agent(name, token, &both, &[]).await.unwrap()
+    };
+    let mut replicas = [replica("lab-a", &first_token).await, replica("lab-b", &first_token).await];
+    for gateway in &gateways {
+        links_at(gateway, 2).await;
+    }
+    let (tally, ways) =
+        (Arc::new(Tally::default()), Arc::new(RwLock::new(world.caller("caller-1", &gateways).await)));
+    let callers: Vec<_> =
+        (0..4).map(|offset| tokio::spawn(ask(Arc::clone(&ways), Arc::clone(&tally), offset))).collect();
+    let unnoticed = async |step: &str| {
+        let goal = tally.asked.load(SeqCst) + 100;
+        eventually(SOON, step, || std::future::ready(tally.asked.load(SeqCst) >= goal)).await.unwrap();
+        assert_eq!(tally.failed.load(SeqCst), 0, "after {step}");
+    };
+    unnoticed("the start").await;
+
+    // A caller's token.
+    let retired = ways.read().await[0].clone();
+    *ways.write().await = world.caller("caller-2", &gateways).await;
+    unnoticed("another token for callers").await;
+    world.product.run(&gateways[0], &["user", "revoke", "caller-1"]).await.unwrap();
+    eventually(SOON, "the old token to be refused", || async {
+        name(&retired.site("lab".parse().unwrap())).await.is_err()
+    })
+    .await
+    .unwrap();
+    unnoticed("the end of the old token").await;
+
+    // The site's token and each agent's own key, one replica after the other.
+    let said = world.product.run(&gateways[0], &["site", "tokens", "lab", "-o", "json"]).await.unwrap();
+    let old = serde_json::from_str::<Value>(&said).unwrap()[0]["id"].as_str().unwrap().to_owned();
+    let said = world.product.run(&gateways[0], &["site", "token", "lab", "-o", "json"]).await.unwrap();
+    let fresh: Value = serde_json::from_str(&said).unwrap();
+    let fresh = fresh["token"].as_str().unwrap();
+    for (agent, name) in replicas.iter_mut().zip(["lab-a", "lab-b"]) {
+        let token = world.product.folder().write(&format!("{name}.token"), fresh).unwrap();
+        agent.process.stop().await.unwrap();
+        let key = token.with_extension("token.key");
+        assert!(key.exists(), "{}", key.display());
+        std::fs::remove_file(key).unwrap();
+        agent.process.restart().await.unwrap();
+        agent.ready().await.unwrap();
+        unnoticed("another token and key for an agent").await;
+    }
+    for gateway in &gateways {
+        links_at(gateway, 2).await;
+    }
+    world.product.run(&gateways[0], &["site", "revoke", "lab", &old]).await.unwrap();
+    unnoticed("the end of the site's old token").await;
+
+    // The secret among gateways, and with it new certificates of their listeners.
+    world
+        .product
+        .folder()
+        .write("gateways.secret", "YW5vdGhlci1zZWNyZXQtb2YtMzItYnl0ZXMtMDEyMzQ=\n")
+        .unwrap();
+    for gateway in &mut gateways {
+        gateway.process.stop().await.unwrap();
+        gateway.process.restart().await.unwrap();
+        gateway.ready().await.unwrap();
+        links_at(gateway, 2).await;
+        unnoticed("another secret at a gateway").await;
+    }
+    tally.over.store(true, SeqCst);
+    for caller in callers {
+        caller.await.unwrap();
+    }
+}

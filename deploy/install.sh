@@ -50,6 +50,8 @@ run mkdir -p "$to"
 # Renamed into place: a running program is never written over.
 run cp "$temporary/tarbet" "$to/.tarbet.new"
 run mv "$to/.tarbet.new" "$to/tarbet"
+# Under this name kubectl finds it: `kubectl tarbet status`.
+run ln -sf tarbet "$to/kubectl-tarbet"
 
 if [ -n "$role" ]; then
   here=$(cd "$(dirname "$0")" && pwd)

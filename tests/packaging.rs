@@ -155,7 +155,9 @@ fn the_installer_installs_what_it_was_given_and_nothing_else() {
     let units = folder.path().join("units");
     let done = run(&script, &["--from", BINARY, "--to", to, "--sha256", &sum]);
     assert!(done.status.success() && text(&done.stdout).contains("Next: "), "{}", text(&done.stderr));
-    assert!(run(Path::new(to).join("tarbet"), &["version"]).status.success());
+    for name in ["tarbet", "kubectl-tarbet"] {
+        assert!(run(Path::new(to).join(name), &["version"]).status.success(), "{name}");
+    }
     assert!(!units.exists());
 }
 

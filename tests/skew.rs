@@ -53,8 +53,8 @@ impl Gateway {
         site["token"]["token"].as_str().unwrap().to_owned()
     }
 
-    /// What it answers to an agent that speaks these versions.
-    async fn greet(&self, token: &str, versions: Versions) -> Message {
+    /// What it answers to an agent that speaks these versions, and the connection.
+    async fn greet(&self, token: &str, versions: Versions) -> (Message, TcpStream) {
         let agent = AgentInfo {
             name: "other-release".into(),
             version: "9.9.9".into(),
@@ -66,7 +66,7 @@ impl Gateway {
         let hello = Hello { versions, credential: Credential::new(token.as_bytes()), agent };
         let mut stream = TcpStream::connect(("127.0.0.1", self.ports.port(1))).await.unwrap();
         stream.write_all(&encode(&Message::Hello(hello)).unwrap()).await.unwrap();
-        read(&mut stream).await
+        (read(&mut stream).await, stream)
     }
 }
 
@@ -85,14 +85,16 @@ async fn a_gateway_meets_older_and_newer_agents_or_says_why_not() {
     let gateway = Gateway::start().await;
     let token = gateway.add_site("lab").await;
     // Releases before and after this one that share its version.
+    let mut open = Vec::new();
     for (lowest, highest) in [(0, 1), (1, 1), (1, 2), (1, 9)] {
-        let said = gateway.greet(&token, Versions { lowest, highest }).await;
+        let (said, stream) = gateway.greet(&token, Versions { lowest, highest }).await;
         let Message::Welcome(welcome) = said else { panic!("versions {lowest} to {highest}: {said:?}") };
         assert_eq!(welcome.version, 1);
+        open.push(stream);
     }
     // Releases too far away, in either direction.
     for (lowest, highest) in [(2, 3), (9, 9), (0, 0)] {
-        let said = gateway.greet(&token, Versions { lowest, highest }).await;
+        let (said, _) = gateway.greet(&token, Versions { lowest, highest }).await;
         let Message::Refusal(refusal) = said else { panic!("versions {lowest} to {highest}: {said:?}") };
         assert_eq!(
             (refusal.code, refusal.versions),
@@ -107,7 +109,7 @@ async fn a_gateway_meets_older_and_newer_agents_or_says_why_not() {
     let metrics = format!("http://127.0.0.1:{}/metrics", gateway.ports.port(0));
     let page = reqwest::get(metrics).await.unwrap().text().await.unwrap();
     assert!(page.contains("tarbet_links_refused_total 3"), "{page}");
-    let said = gateway.greet(&token, Versions { lowest: 1, highest: 1 }).await;
+    let (said, _) = gateway.greet(&token, Versions { lowest: 1, highest: 1 }).await;
     assert!(matches!(said, Message::Welcome(_)), "{said:?}");
 }
 

@@ -74,7 +74,7 @@ mod tests {
             stalled: 0,
             round_trip: Some(Duration::from_micros(1500)),
             silent_for: Duration::from_millis(silent),
-            age: Duration::from_secs(60),
+            age: Duration::from_mins(1),
         };
         let (site, at): (SiteName, Timestamp) =
             ("lab".parse().unwrap(), "2026-01-01T00:01:00.1Z".parse().unwrap());

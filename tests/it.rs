@@ -29,9 +29,9 @@ mod reach;
 #[cfg(test)]
 mod scarcity;
 #[cfg(test)]
-mod soak;
-#[cfg(test)]
 mod skew;
+#[cfg(test)]
+mod soak;
 #[cfg(test)]
 mod supply;
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod cpu;
 mod figure;
 mod jobs;
 mod load;
+mod nets;
 mod page;
 mod peers;
 mod plot;
@@ -26,13 +27,14 @@ use anyhow::{Context, Result, bail};
 use figure::{Part, Section};
 
 /// What is measured, in the order of the page.
-const PARTS: [&str; 4] = ["reach", "jobs", "pods", "store"];
+const PARTS: [&str; 5] = ["reach", "jobs", "pods", "nets", "store"];
 
 async fn measure(part: &str, bench: &Bench) -> Result<Vec<Section>> {
     match part {
         "reach" => reach::measure(bench).await,
         "jobs" => jobs::measure(bench).await,
         "pods" => pods::measure(bench).await,
+        "nets" => nets::measure(bench).await,
         "store" => store::measure(bench).await,
         other => bail!("there is no part `{other}`; there are {}", PARTS.join(", ")),
     }

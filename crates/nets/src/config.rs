@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::error::Error;
 use crate::model::Flags;
+use crate::trust::{DialTrust, ListenTrust};
 
 /// Everything the orchestrator can be told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -17,6 +18,8 @@ use crate::model::Flags;
 pub struct NetsConfig {
     /// Where people and plugins reach it.
     pub server: ServerConfig,
+    /// How its listeners prove themselves, and what they ask of callers.
+    pub security: ListenTrust,
     /// The clouds. None at all means one local cloud in this process.
     pub cloud_plugins: Vec<PluginConfig>,
     /// Namespaces, and their deployment in each cloud.
@@ -44,12 +47,17 @@ pub struct NetsConfig {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
     pub operations_kept: Duration,
+    /// How long an orchestrator on a shared store may be silent until another one takes over.
+    #[serde(with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub leader_lease: Duration,
 }
 
 impl Default for NetsConfig {
     fn default() -> Self {
         Self {
             server: ServerConfig::default(),
+            security: ListenTrust::default(),
             cloud_plugins: Vec::new(),
             namespaces: BTreeMap::new(),
             address_space: vec![IpNet::new_assert(std::net::Ipv4Addr::new(10, 0, 0, 0).into(), 8)],
@@ -60,6 +68,7 @@ impl Default for NetsConfig {
             space_refresh: Duration::from_secs(10),
             space_reserve: Duration::from_mins(10),
             operations_kept: Duration::from_hours(72),
+            leader_lease: Duration::from_secs(6),
         }
     }
 }
@@ -101,6 +110,12 @@ pub struct ListenConfig {
 pub struct CloudConfig {
     /// The orchestrator's gRPC listener.
     pub orchestrator: ListenConfig,
+    /// Further orchestrators on the same store: the one that leads is found.
+    pub other_orchestrators: Vec<ListenConfig>,
+    /// How to call them.
+    pub orchestrator_trust: DialTrust,
+    /// How the plugin's listener proves itself, and what it asks of callers.
+    pub security: ListenTrust,
     /// The local cloud.
     pub local: crate::local::LocalConfig,
     /// AWS.
@@ -117,6 +132,9 @@ impl Default for CloudConfig {
     fn default() -> Self {
         Self {
             orchestrator: ListenConfig { host: "127.0.0.1".into(), port: 8081 },
+            other_orchestrators: Vec::new(),
+            orchestrator_trust: DialTrust::default(),
+            security: ListenTrust::default(),
             local: crate::local::LocalConfig::default(),
             aws: crate::clouds::aws::AwsConfig::default(),
             azure: crate::clouds::azure::AzureConfig::default(),
@@ -138,6 +156,9 @@ pub struct PluginConfig {
     /// Port of the plugin.
     #[serde(default, deserialize_with = "port", skip_serializing_if = "is_zero")]
     pub port: u16,
+    /// How to call it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub trust: DialTrust,
     /// A local cloud in this process instead of a plugin elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<crate::local::LocalConfig>,
@@ -149,6 +170,10 @@ pub struct PluginConfig {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_zero(port: &u16) -> bool {
     *port == 0
+}
+
+fn is_default(trust: &DialTrust) -> bool {
+    *trust == DialTrust::default()
 }
 
 /// A deployment of a namespace.
@@ -180,7 +205,7 @@ fn port<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
 impl NetsConfig {
     /// Reads Paraglider's own file, of either generation.
     pub fn from_paraglider(path: &Path) -> Result<Self, Error> {
-        let unreadable = |cause: String| Error::invalid(path.display().to_string(), cause);
+        let unreadable = |cause: String| Error::setting(path.display().to_string(), cause);
         let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
         let config: Self = serde_saphyr::from_str(&text).map_err(|error| unreadable(error.to_string()))?;
         Ok(config.completed())
@@ -194,6 +219,7 @@ impl NetsConfig {
                 name: "local".into(),
                 host: String::new(),
                 port: 0,
+                trust: DialTrust::default(),
                 local: Some(crate::local::LocalConfig::default()),
                 inv_deployment: None,
             });

@@ -78,6 +78,15 @@ pub enum Error {
         /// What it said.
         said: String,
     },
+    /// A setting is missing or wrong.
+    #[error("the configuration has a mistake: {0}")]
+    Setting(Mistake),
+    /// Another orchestrator on the same store leads.
+    #[error("another orchestrator leads{}", at(.leader))]
+    Standby {
+        /// Where people reach it; empty if that is not known yet.
+        leader: String,
+    },
     /// Root is needed.
     #[error("{0} needs root")]
     Root(&'static str),
@@ -106,6 +115,11 @@ impl Error {
         Self::Invalid(vec![Mistake { field: field.into(), message: message.into() }])
     }
 
+    /// A setting of the role that runs here, not of a request.
+    pub fn setting(name: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Setting(Mistake { field: name.into(), message: message.into() })
+    }
+
     /// Whether the thing asked for is not there, which is what somebody who removes it wants.
     pub fn is_not_found(&self) -> bool {
         self.problem().row().http == 404
@@ -127,7 +141,9 @@ impl Error {
             Self::Place(_) => &nets::PLACE_UNKNOWN,
             Self::Foreign { .. } => &nets::FOREIGN_NAMESPACE,
             Self::Space(SpaceError::Exhausted(_)) => &nets::SPACE_EXHAUSTED,
-            Self::Space(SpaceError::NoPool | SpaceError::PoolsOverlap(..)) => &codes::ground::CONFIG_INVALID,
+            Self::Setting(_) | Self::Space(SpaceError::NoPool | SpaceError::PoolsOverlap(..)) => {
+                &codes::ground::CONFIG_INVALID
+            }
             Self::Connect(_) => &nets::PAIR_REFUSED,
             Self::Policy { .. } => &nets::PLUGIN_REFUSED,
             Self::Unsupported(_) => &nets::UNSUPPORTED,
@@ -135,6 +151,7 @@ impl Error {
             Self::Operation(_) => &nets::OPERATION_UNKNOWN,
             Self::Cancelled(_) => &nets::OPERATION_CANCELLED,
             Self::Cloud { .. } => &nets::CLOUD_FAILED,
+            Self::Standby { .. } => &nets::STANDBY,
             Self::Root(_) => &nets::NEEDS_ROOT,
             Self::Tool { .. } => &nets::TOOL_FAILED,
             Self::Told(problem) => problem.row(),
@@ -183,6 +200,10 @@ impl Coded for Error {
             _ => problem,
         }
     }
+}
+
+fn at(leader: &str) -> String {
+    if leader.is_empty() { String::new() } else { format!(", at {leader}") }
 }
 
 fn list(mistakes: &[Mistake]) -> String {

@@ -1,6 +1,5 @@
-//! Errors over gRPC and back, connections that are kept, and listeners that stop.
+//! Errors over gRPC and back, and listeners that stop.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use base64::Engine;
@@ -10,15 +9,14 @@ use tarbet_telemetry::{Code, Coded, Problem};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
-use tonic::transport::{Channel, Endpoint, Server};
+use tonic::transport::Server;
 use tonic::{Status, metadata::MetadataValue};
 
 use crate::error::Error;
+use crate::trust::Gate;
 
 /// Where the whole problem travels beside the status, for those who understand it.
 const HEADER: &str = "tarbet-problem";
-/// A connection that is not up by then will not be.
-const DIAL: Duration = Duration::from_secs(5);
 /// Notices a peer that went away without a word.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
@@ -76,37 +74,27 @@ pub fn told(status: &Status, hop: &str, unreachable: &'static Code) -> Error {
     Problem::new(code, format!("{hop} did not do what was asked.")).at(hop).because(said).into()
 }
 
-/// A connection that is made when first used and made again when it breaks.
-pub fn channel(host: &str, port: u16) -> Result<Channel, Error> {
-    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-    let endpoint = Endpoint::from_shared(format!("http://{host}:{port}"))
-        .map_err(|_| Error::invalid("host", format!("`{host}` is not a host")))?;
-    Ok(endpoint
-        .connect_timeout(DIAL)
-        .tcp_nodelay(true)
-        .http2_keep_alive_interval(KEEPALIVE)
-        .keep_alive_while_idle(true)
-        .connect_lazy())
-}
-
 /// Serves some services on a bound listener until `stop`, letting running calls finish.
+/// Nothing is asked of callers, so it is for loopback.
 pub async fn serve(listener: TcpListener, routes: Routes, stop: CancellationToken) -> Result<(), Error> {
-    let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
-    Server::builder()
-        .tcp_nodelay(true)
-        .http2_keepalive_interval(Some(KEEPALIVE))
-        .add_routes(routes)
-        .serve_with_incoming_shutdown(incoming, stop.cancelled_owned())
-        .await
-        .map_err(|error| Error::Internal(format!("a gRPC listener failed: {error}")))
+    serve_behind(&Gate::open(), listener, routes, stop).await
 }
 
-/// Without TLS only this machine may speak to a listener.
-pub fn refuse_beyond_loopback(setting: &str, address: SocketAddr) -> Result<(), Error> {
-    if address.ip().is_loopback() {
-        return Ok(());
-    }
-    Err(Error::invalid(setting, format!("{address} is not loopback, and this listener has no TLS")))
+/// The same for those who get through the gate.
+pub(crate) async fn serve_behind(
+    gate: &Gate,
+    listener: TcpListener,
+    routes: Routes,
+    stop: CancellationToken,
+) -> Result<(), Error> {
+    let failed = |error: String| Error::Internal(format!("a gRPC listener failed: {error}"));
+    let incoming = gate.connections(listener, stop.clone()).map_err(|error| failed(error.to_string()))?;
+    Server::builder()
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .add_routes(gate.services(routes))
+        .serve_with_incoming_shutdown(incoming.stream(), stop.cancelled_owned())
+        .await
+        .map_err(|error| failed(error.to_string()))
 }
 
 #[cfg(test)]

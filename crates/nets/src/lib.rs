@@ -20,6 +20,7 @@ pub mod orchestrator;
 pub mod plan;
 pub mod role;
 pub mod tags;
+pub mod trust;
 mod turns;
 pub mod values;
 pub mod wire;

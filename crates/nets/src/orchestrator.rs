@@ -7,6 +7,7 @@
 
 mod apply;
 mod grpc;
+mod lead;
 mod links;
 mod observe;
 mod operation;
@@ -45,6 +46,7 @@ pub use plan::{Request, Target};
 pub struct Orchestrator(Arc<Inner>);
 
 pub(crate) struct Inner {
+    lead: lead::Lead,
     places: places::Places,
     tags: Tags,
     values: Values,
@@ -85,19 +87,21 @@ impl Orchestrator {
         clouds: Clouds,
         metrics: NetsMetrics,
     ) -> Result<Self, Error> {
+        let lead = lead::Lead::alone(store);
         Ok(Self(Arc::new(Inner {
             places: places::Places::new(config, clouds),
             tags,
             values: Values::new(store)?,
-            spaces: spaces::Spaces::open(config, store).await?,
-            links: links::Links::new(store)?,
-            operations: operation::Operations::new(store, config.operations_kept)?,
+            spaces: spaces::Spaces::open(config, store, lead.clone()).await?,
+            links: links::Links::new(store, lead.clone())?,
+            operations: operation::Operations::new(store, lead.clone(), config.operations_kept)?,
             rules: rules::Rules::new(store)?,
             made: Table::new(store, "nets-resources")?,
             turns: Turns::default(),
             metrics,
             flags: config.feature_flags.clone(),
             tasks: TaskTracker::new(),
+            lead,
         })))
     }
 
@@ -138,6 +142,7 @@ impl Orchestrator {
     }
 
     async fn begin(&self, request: &Request, options: &Options) -> Result<Option<Operation>, Error> {
+        self.0.lead.check()?;
         let calls = self.0.plan(request).await?;
         let now = operation::digest(&calls);
         if let Some(wanted) = options.expect.as_ref().filter(|wanted| **wanted != now) {
@@ -152,7 +157,15 @@ impl Orchestrator {
 
     fn spawn(&self, mut operation: Operation) -> tokio::task::JoinHandle<Result<Operation, Error>> {
         let inner = Arc::clone(&self.0);
-        self.0.tasks.spawn(async move { inner.run(&mut operation).await.map(|()| operation) })
+        self.0.tasks.spawn(async move {
+            let tenure = inner.lead.tenure()?;
+            tokio::select! {
+                biased;
+                // Cut off between two words, as by a crash: whoever leads now goes on with it.
+                () = tenure.cancelled() => Err(Error::Standby { leader: String::new() }),
+                outcome = inner.run(&mut operation) => outcome.map(|()| operation),
+            }
+        })
     }
 
     /// What a request that has nothing to do would have made.
@@ -242,6 +255,7 @@ impl Controller for Orchestrator {
 
     /// A plugin asks while it adds rules; the link has its own record, so no operation is needed to resume it.
     async fn connect(&self, request: ConnectRequest) -> Result<(), Error> {
+        self.0.lead.check()?;
         let inner = Arc::clone(&self.0);
         let task =
             self.0.tasks.spawn(async move { inner.connect(&request, &CancellationToken::new()).await });

@@ -17,6 +17,7 @@ use crate::grpc;
 use crate::metrics::NetsMetrics;
 use crate::orchestrator::{Clouds, Orchestrator};
 use crate::tags::{Sharing, Tags};
+use crate::trust::{Gate, ListenTrust};
 use crate::values::Values;
 
 /// What every role is given.
@@ -38,7 +39,7 @@ pub struct Surroundings {
 pub async fn nets(config: NetsConfig, around: &Surroundings) -> Result<Orchestrator, Error> {
     let config = config.completed();
     if let Some((setting, message)) = config.mistakes().into_iter().next() {
-        return Err(Error::invalid(setting, message));
+        return Err(Error::setting(setting, message));
     }
     let part = around.health.part("nets");
     let tags = start_tags(around).await?;
@@ -46,7 +47,7 @@ pub async fn nets(config: NetsConfig, around: &Surroundings) -> Result<Orchestra
     let mut clouds = Clouds::new();
     for plugin in &config.cloud_plugins {
         let cloud: Arc<dyn Cloud> = match &plugin.local {
-            None => Arc::new(Remote::new(&plugin.name, &plugin.host, plugin.port)?),
+            None => Arc::new(Remote::trusting(&plugin.name, &plugin.host, plugin.port, &plugin.trust)?),
             Some(local) => {
                 let controller = Arc::new(late.clone());
                 let cloud = crate::local::Local::open(&plugin.name, local, &around.store, controller).await?;
@@ -57,20 +58,26 @@ pub async fn nets(config: NetsConfig, around: &Surroundings) -> Result<Orchestra
     }
     let metrics = NetsMetrics::new(&around.metrics);
     let orchestrator = Orchestrator::open(&config, &around.store, tags.clone(), clouds, metrics).await?;
+    if around.sharing == Sharing::Shared {
+        orchestrator.share();
+    }
     late.set(Arc::new(orchestrator.clone()));
 
-    let rest = bind("nets.server", &config.server.host, config.server.port).await?;
-    let rpc = bind("nets.server", &config.server.host, config.server.rpc_port).await?;
-    listen(around, "orchestrator gRPC", rpc, orchestrator.routes());
-    listen_tags(around, &tags, &config.tag_service, config.seed_tag_service.as_ref()).await?;
-    let kv = bind("nets.kvStore", &config.kv_store.host, config.kv_store.port).await?;
-    listen(around, "key-value service", kv, Routes::new(orchestrator.values().service()));
-    let router = orchestrator.router();
+    let trust = &config.security;
+    let server = &config.server;
+    let rest = Door::bind("nets.server", &server.host, server.port, trust, &["h2", "http/1.1"]).await?;
+    let rpc = Door::bind("nets.server", &server.host, server.rpc_port, trust, &["h2"]).await?;
+    rpc.serve(around, "orchestrator gRPC", orchestrator.routes());
+    listen_tags(around, &tags, &config.tag_service, config.seed_tag_service.as_ref(), trust).await?;
+    let kv = Door::bind("nets.kvStore", &config.kv_store.host, config.kv_store.port, trust, &["h2"]).await?;
+    kv.serve(around, "key-value service", Routes::new(orchestrator.values().service()));
+    let router = rest.gate.rest(orchestrator.router());
     around.supervisor.spawn(Stage::Intake, "orchestrator REST", |stop| async move {
-        let served = axum::serve(rest, router).with_graceful_shutdown(stop.cancelled_owned()).await;
-        served.map_err(|error| {
+        let failed = |error: std::io::Error| {
             Problem::new(&ground::TASK_FAILED, "The REST listener failed.").because(error.to_string())
-        })
+        };
+        let callers = rest.gate.connections(rest.listener, stop.clone()).map_err(failed)?;
+        axum::serve(callers, router).with_graceful_shutdown(stop.cancelled_owned()).await.map_err(failed)
     });
     let finishing = orchestrator.clone();
     around.supervisor.spawn(Stage::Work, "operations", |stop| async move {
@@ -86,8 +93,21 @@ pub async fn nets(config: NetsConfig, around: &Surroundings) -> Result<Orchestra
         }
         Ok(())
     });
-    let resumed = orchestrator.resume().await?;
-    tracing::info!(clouds = config.cloud_plugins.len(), resumed, "The orchestrator is up.");
+    match around.sharing {
+        Sharing::Alone => {
+            let resumed = orchestrator.resume().await?;
+            tracing::info!(clouds = config.cloud_plugins.len(), resumed, "The orchestrator is up.");
+        }
+        Sharing::Shared => {
+            let (leading, lease) = (orchestrator.clone(), config.leader_lease);
+            let reached_at =
+                format!("{}://{}:{}", config.security.scheme(), config.server.host, config.server.port);
+            // Last to end, so that operations can be finished under the lease.
+            around.supervisor.spawn(Stage::Upkeep, "lease of the orchestrators", |stop| async move {
+                leading.lead(&reached_at, lease, stop).await.map_err(|error| error.problem())
+            });
+        }
+    }
     keep_ready(around, part);
     Ok(orchestrator)
 }
@@ -97,20 +117,21 @@ pub async fn tags(
     today: Option<&ListenConfig>,
     seed: Option<&ListenConfig>,
     kv: Option<&ListenConfig>,
+    trust: &ListenTrust,
     around: &Surroundings,
 ) -> Result<(), Error> {
     let part = around.health.part("tags");
     let tags = start_tags(around).await?;
     if let Some(today) = today {
-        listen_tags(around, &tags, today, None).await?;
+        listen_tags(around, &tags, today, None, trust).await?;
     }
     if let Some(seed) = seed {
-        let listener = bind("seed tag service", &seed.host, seed.port).await?;
-        listen(around, "seed tag service", listener, Routes::new(tags.seed()));
+        let door = Door::bind("seed tag service", &seed.host, seed.port, trust, &["h2"]).await?;
+        door.serve(around, "seed tag service", Routes::new(tags.seed()));
     }
     if let Some(kv) = kv {
-        let listener = bind("key-value service", &kv.host, kv.port).await?;
-        listen(around, "key-value service", listener, Routes::new(Values::new(&around.store)?.service()));
+        let door = Door::bind("key-value service", &kv.host, kv.port, trust, &["h2"]).await?;
+        door.serve(around, "key-value service", Routes::new(Values::new(&around.store)?.service()));
     }
     keep_ready(around, part);
     Ok(())
@@ -121,12 +142,13 @@ pub async fn cloud(
     name: &str,
     cloud: Arc<dyn Cloud>,
     at: &ListenConfig,
+    trust: &ListenTrust,
     around: &Surroundings,
 ) -> Result<SocketAddr, Error> {
     let part = around.health.part(format!("cloud {name}"));
-    let listener = bind("cloud.listen", &at.host, at.port).await?;
-    let address = listener.local_addr().map_err(|error| Error::Internal(error.to_string()))?;
-    listen(around, "cloud plugin", listener, crate::cloud::serve(cloud, name));
+    let door = Door::bind("cloud.listen", &at.host, at.port, trust, &["h2"]).await?;
+    let address = door.listener.local_addr().map_err(|error| Error::Internal(error.to_string()))?;
+    door.serve(around, "cloud plugin", crate::cloud::serve(cloud, name));
     keep_ready(around, part);
     Ok(address)
 }
@@ -146,36 +168,51 @@ async fn listen_tags(
     tags: &Tags,
     today: &ListenConfig,
     seed: Option<&ListenConfig>,
+    trust: &ListenTrust,
 ) -> Result<(), Error> {
-    let listener = bind("nets.tagService", &today.host, today.port).await?;
-    listen(around, "tag service", listener, Routes::new(tags.today()));
+    let door = Door::bind("nets.tagService", &today.host, today.port, trust, &["h2"]).await?;
+    door.serve(around, "tag service", Routes::new(tags.today()));
     if let Some(seed) = seed {
-        let listener = bind("nets.seedTagService", &seed.host, seed.port).await?;
-        listen(around, "seed tag service", listener, Routes::new(tags.seed()));
+        let door = Door::bind("nets.seedTagService", &seed.host, seed.port, trust, &["h2"]).await?;
+        door.serve(around, "seed tag service", Routes::new(tags.seed()));
     }
     Ok(())
 }
 
-fn listen(around: &Surroundings, name: &'static str, listener: TcpListener, routes: Routes) {
-    around.supervisor.spawn(Stage::Intake, name, |stop| async move {
-        grpc::serve(listener, routes, stop).await.map_err(|error| error.problem())
-    });
+/// A bound listener and what it asks of callers.
+struct Door {
+    listener: TcpListener,
+    gate: Gate,
 }
 
-/// Binds a listener. Plaintext stays on this machine.
-async fn bind(setting: &str, host: &str, port: u16) -> Result<TcpListener, Error> {
-    let refused = |cause: std::io::Error| -> Error {
-        Problem::new(&ground::ADDRESS_IN_USE, format!("The listener of {setting} cannot bind {host}:{port}."))
-            .because(cause.to_string())
-            .into()
-    };
-    let mut addresses = tokio::net::lookup_host((host, port)).await.map_err(refused)?;
-    let address =
-        addresses.next().ok_or_else(|| Error::invalid(setting, format!("`{host}` has no address")))?;
-    grpc::refuse_beyond_loopback(setting, address)?;
-    let listener = TcpListener::bind(address).await.map_err(refused)?;
-    tracing::info!(listener = setting, %address, "Listening.");
-    Ok(listener)
+impl Door {
+    /// Plaintext, and callers without proof, stay on this machine.
+    async fn bind(
+        setting: &str,
+        host: &str,
+        port: u16,
+        trust: &ListenTrust,
+        alpn: &[&str],
+    ) -> Result<Self, Error> {
+        let refused = |cause: std::io::Error| -> Error {
+            let message = format!("The listener of {setting} cannot bind {host}:{port}.");
+            Problem::new(&ground::ADDRESS_IN_USE, message).because(cause.to_string()).into()
+        };
+        let mut addresses = tokio::net::lookup_host((host, port)).await.map_err(refused)?;
+        let address =
+            addresses.next().ok_or_else(|| Error::setting(setting, format!("`{host}` has no address")))?;
+        let gate = trust.gate(setting, address, alpn)?;
+        let listener = TcpListener::bind(address).await.map_err(refused)?;
+        tracing::info!(listener = setting, %address, "Listening.");
+        Ok(Self { listener, gate })
+    }
+
+    fn serve(self, around: &Surroundings, name: &'static str, routes: Routes) {
+        around.supervisor.spawn(Stage::Intake, name, |stop| async move {
+            let served = grpc::serve_behind(&self.gate, self.listener, routes, stop).await;
+            served.map_err(|error| error.problem())
+        });
+    }
 }
 
 /// The part stays listed, and ready, until the process drains.

@@ -107,6 +107,11 @@ impl Tags {
         self.graph().subscribers(tag)
     }
 
+    /// Whether the subscriber follows exactly this tag.
+    pub fn is_subscribed(&self, tag: &str, subscriber: &str) -> bool {
+        self.graph().is_subscribed(tag, subscriber)
+    }
+
     /// Who follows it or any tag above it.
     pub fn affected(&self, tag: &str) -> BTreeSet<String> {
         self.graph().affected(tag)

@@ -8,9 +8,12 @@ mod it {
     mod crash;
     mod gcp;
     mod ibm;
+    mod life;
     mod local;
     mod orchestrator;
     mod pairs;
+    mod replicas;
     mod sim;
     mod tags;
+    mod trust;
 }

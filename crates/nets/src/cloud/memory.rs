@@ -48,19 +48,28 @@ pub struct MemoryCloud {
     name: String,
     controller: Arc<dyn Controller>,
     calls: Option<Calls>,
+    /// Networks of others in the same cloud.
+    foreign: Vec<IpNet>,
     state: Mutex<State>,
 }
 
 impl MemoryCloud {
     /// An empty cloud of this name.
     pub fn new(name: &str, controller: Arc<dyn Controller>) -> Self {
-        Self { name: name.into(), controller, calls: None, state: Mutex::default() }
+        Self { name: name.into(), controller, calls: None, foreign: Vec::new(), state: Mutex::default() }
     }
 
     /// The same with a watcher.
     #[must_use]
     pub fn watched(mut self, calls: Calls) -> Self {
         self.calls = Some(calls);
+        self
+    }
+
+    /// The same with networks that were there before: their spaces are reported as used.
+    #[must_use]
+    pub fn beside(mut self, networks: Vec<IpNet>) -> Self {
+        self.foreign = networks;
         self
     }
 
@@ -122,11 +131,15 @@ fn next_host(space: IpNet, used: &BTreeSet<IpAddr>) -> Option<IpAddr> {
 impl Cloud for MemoryCloud {
     async fn used_spaces(&self, deployments: &[Deployment]) -> Result<Vec<Mapping>, Error> {
         let state = self.lock();
-        let mappings = deployments.iter().map(|deployment| Mapping {
-            spaces: state.networks.get(&deployment.namespace).into_iter().copied().collect(),
-            cloud: self.name.clone(),
-            namespace: deployment.namespace.clone(),
-            deployment: Some(deployment.id.clone()),
+        let mappings = deployments.iter().enumerate().map(|(index, deployment)| {
+            let own = state.networks.get(&deployment.namespace).into_iter();
+            let foreign = self.foreign.iter().filter(|_| index == 0);
+            Mapping {
+                spaces: own.chain(foreign).copied().collect(),
+                cloud: self.name.clone(),
+                namespace: deployment.namespace.clone(),
+                deployment: Some(deployment.id.clone()),
+            }
         });
         Ok(mappings.filter(|mapping| !mapping.spaces.is_empty()).collect())
     }

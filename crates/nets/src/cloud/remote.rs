@@ -6,13 +6,13 @@ use async_trait::async_trait;
 use ipnet::IpNet;
 use tarbet_telemetry::codes::nets;
 use tonic::Status;
-use tonic::transport::Channel;
 
 use super::{Cloud, Held, NewConnections, NewGateway, NewResource, OldConnections, convert};
 use crate::error::Error;
 use crate::grpc;
 use crate::model::{Created, Deployment, Flags, Mapping, Rule};
 use crate::plan::connect::Gateway;
+use crate::trust::{DialTrust, Line};
 use crate::wire::paraglider::{self as today, cloud_plugin_client::CloudPluginClient};
 use crate::wire::upkeep::{self, cloud_upkeep_client::CloudUpkeepClient};
 
@@ -23,14 +23,19 @@ const MESSAGE_MAX: usize = 64 * 1024 * 1024;
 #[derive(Clone, Debug)]
 pub struct Remote {
     name: String,
-    plugin: CloudPluginClient<Channel>,
-    upkeep: CloudUpkeepClient<Channel>,
+    plugin: CloudPluginClient<Line>,
+    upkeep: CloudUpkeepClient<Line>,
 }
 
 impl Remote {
     /// The plugin of the cloud `name` at this address. It need not be up yet.
     pub fn new(name: &str, host: &str, port: u16) -> Result<Self, Error> {
-        let channel = grpc::channel(host, port)?;
+        Self::trusting(name, host, port, &DialTrust::default())
+    }
+
+    /// The same with a certificate or a token.
+    pub fn trusting(name: &str, host: &str, port: u16, trust: &DialTrust) -> Result<Self, Error> {
+        let channel = trust.line(host, port)?;
         Ok(Self {
             name: name.into(),
             plugin: CloudPluginClient::new(channel.clone()).max_decoding_message_size(MESSAGE_MAX),
@@ -39,7 +44,15 @@ impl Remote {
     }
 
     fn told(&self, status: &Status) -> Error {
-        grpc::told(status, &format!("orchestrator → plugin of {}", self.name), &nets::PLUGIN_UNREACHABLE)
+        let told =
+            grpc::told(status, &format!("orchestrator → plugin of {}", self.name), &nets::PLUGIN_UNREACHABLE);
+        match told {
+            // What the orchestrator let pass and the cloud's own limits do not.
+            Error::Told(problem) if problem.code == nets::INVALID.id && problem.hop == nets::INVALID.hop => {
+                (*problem).at(format!("plugin of {}, before the cloud was called", self.name)).into()
+            }
+            told => told,
+        }
     }
 }
 

@@ -67,7 +67,7 @@ impl Aws {
             config.regions.extend(environment.region.clone());
         }
         if config.regions.is_empty() {
-            return Err(Error::invalid("aws.regions", "name the regions, or set AWS_REGION"));
+            return Err(Error::setting("aws.regions", "name the regions, or set AWS_REGION"));
         }
         config.regions.iter().try_for_each(|region| check_region("aws.regions", region))?;
         if let Some(endpoint) = &config.endpoint {

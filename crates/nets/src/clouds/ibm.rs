@@ -81,7 +81,7 @@ impl ApiKey {
             Some(file) => std::fs::read_to_string(file)
                 .map_err(|error| unusable(&file.display().to_string(), &error.to_string()))?,
             None => environment("PARAGLIDER_IBM_API_KEY").ok_or_else(|| {
-                Error::invalid("apiKeyFile", "is missing, and PARAGLIDER_IBM_API_KEY is not set")
+                Error::setting("apiKeyFile", "is missing, and PARAGLIDER_IBM_API_KEY is not set")
             })?,
         };
         Ok(Self(text.trim().to_owned()))

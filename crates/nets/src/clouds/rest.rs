@@ -351,7 +351,7 @@ fn is_passing(status: StatusCode) -> bool {
 /// Reads the address of an API. Credentials go there, so without TLS it must be this machine.
 pub fn endpoint(setting: &str, text: &str) -> Result<Url, Error> {
     let mut url = Url::parse(text)
-        .map_err(|error| Error::invalid(setting, format!("`{text}` is not a URL: {error}")))?;
+        .map_err(|error| Error::setting(setting, format!("`{text}` is not a URL: {error}")))?;
     let near = match url.host() {
         Some(url::Host::Ipv4(address)) => address.is_loopback(),
         Some(url::Host::Ipv6(address)) => address.is_loopback(),
@@ -359,7 +359,7 @@ pub fn endpoint(setting: &str, text: &str) -> Result<Url, Error> {
         None => false,
     };
     if url.scheme() != "https" && !(url.scheme() == "http" && near) {
-        return Err(Error::invalid(
+        return Err(Error::setting(
             setting,
             "must begin with https://; only this machine may be spoken to without",
         ));

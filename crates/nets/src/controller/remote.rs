@@ -2,15 +2,17 @@
 
 use async_trait::async_trait;
 use ipnet::IpNet;
+use tarbet_telemetry::Coded;
 use tarbet_telemetry::codes::nets;
-use tonic::Status;
-use tonic::transport::Channel;
+use tonic::{Response, Status};
 
 use super::{ConnectRequest, Controller};
 use crate::cloud::space_from;
+use crate::config::ListenConfig;
 use crate::error::Error;
 use crate::grpc;
 use crate::model::Mapping;
+use crate::trust::{DialTrust, Line};
 use crate::wire::paraglider::controller_client::ControllerClient;
 use crate::wire::paraglider::{
     ConnectCloudsRequest, DeleteValueRequest, FindUnusedAddressSpacesRequest, FindUnusedAsnRequest,
@@ -20,37 +22,77 @@ use crate::wire::paraglider::{
 /// A hundred thousand address spaces are one message.
 const MESSAGE_MAX: usize = 64 * 1024 * 1024;
 
-/// An orchestrator in another process.
+/// Orchestrators in other processes. Where several share a store, the one that leads is found.
 #[derive(Clone, Debug)]
-pub struct RemoteController(ControllerClient<Channel>);
+pub struct RemoteController(Vec<ControllerClient<Line>>);
 
 impl RemoteController {
     /// The orchestrator whose gRPC listener is here. It need not be up yet.
     pub fn new(host: &str, port: u16) -> Result<Self, Error> {
-        Ok(Self(ControllerClient::new(grpc::channel(host, port)?).max_decoding_message_size(MESSAGE_MAX)))
+        let at = ListenConfig { host: host.into(), port };
+        Self::trusting(std::slice::from_ref(&at), &DialTrust::default())
     }
-}
 
-#[expect(clippy::needless_pass_by_value, reason = "the form map_err wants")]
-fn told(status: Status) -> Error {
-    grpc::told(&status, "cloud plugin → orchestrator", &nets::ORCHESTRATOR_UNREACHABLE)
+    /// The orchestrators that share a store, with a certificate or a token.
+    pub fn trusting(places: &[ListenConfig], trust: &DialTrust) -> Result<Self, Error> {
+        let client = |at: &ListenConfig| {
+            let line = trust.line(&at.host, at.port)?;
+            Ok(ControllerClient::new(line).max_decoding_message_size(MESSAGE_MAX))
+        };
+        if places.is_empty() {
+            return Err(Error::invalid("orchestrator", "is missing"));
+        }
+        Ok(Self(places.iter().map(client).collect::<Result<_, Error>>()?))
+    }
+
+    /// Asks one after another until one answers that leads.
+    async fn ask<T, F>(&self, call: impl Fn(ControllerClient<Line>) -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let mut refused = None;
+        for client in &self.0 {
+            match call(client.clone()).await {
+                Ok(answer) => return Ok(answer.into_inner()),
+                Err(status) => {
+                    let error =
+                        grpc::told(&status, "cloud plugin → orchestrator", &nets::ORCHESTRATOR_UNREACHABLE);
+                    if ![nets::STANDBY.id, nets::ORCHESTRATOR_UNREACHABLE.id]
+                        .contains(&&*error.problem().code)
+                    {
+                        return Err(error);
+                    }
+                    refused.get_or_insert(error);
+                }
+            }
+        }
+        Err(refused.unwrap_or_else(|| Error::Internal("there is no orchestrator to ask".into())))
+    }
 }
 
 #[async_trait]
 impl Controller for RemoteController {
     async fn find_spaces(&self, sizes: &[i32]) -> Result<Vec<IpNet>, Error> {
         let request = FindUnusedAddressSpacesRequest { sizes: sizes.to_vec() };
-        let answer = self.0.clone().find_unused_address_spaces(request).await.map_err(told)?;
-        answer.into_inner().address_spaces.iter().map(|text| space_from("address_spaces", text)).collect()
+        let call = |mut client: ControllerClient<Line>| {
+            let request = request.clone();
+            async move { client.find_unused_address_spaces(request).await }
+        };
+        let answer = self.ask(call).await?;
+        answer.address_spaces.iter().map(|text| space_from("address_spaces", text)).collect()
     }
 
     async fn used_spaces(&self) -> Result<Vec<Mapping>, Error> {
-        let answer = self.0.clone().get_used_address_spaces(()).await.map_err(told)?;
-        answer.into_inner().address_space_mappings.into_iter().map(TryInto::try_into).collect()
+        let call =
+            |mut client: ControllerClient<Line>| async move { client.get_used_address_spaces(()).await };
+        self.ask(call).await?.address_space_mappings.into_iter().map(TryInto::try_into).collect()
     }
 
     async fn find_asn(&self) -> Result<u32, Error> {
-        Ok(self.0.clone().find_unused_asn(FindUnusedAsnRequest {}).await.map_err(told)?.into_inner().asn)
+        let call = |mut client: ControllerClient<Line>| async move {
+            client.find_unused_asn(FindUnusedAsnRequest {}).await
+        };
+        Ok(self.ask(call).await?.asn)
     }
 
     async fn connect(&self, request: ConnectRequest) -> Result<(), Error> {
@@ -62,7 +104,11 @@ impl Controller for RemoteController {
             address_spaces_cloud_a: request.spaces_a,
             address_spaces_cloud_b: request.spaces_b,
         };
-        self.0.clone().connect_clouds(request).await.map(drop).map_err(told)
+        let call = |mut client: ControllerClient<Line>| {
+            let request = request.clone();
+            async move { client.connect_clouds(request).await }
+        };
+        self.ask(call).await.map(drop)
     }
 
     async fn set_value(&self, namespace: &str, cloud: &str, key: &str, value: &str) -> Result<(), Error> {
@@ -72,17 +118,29 @@ impl Controller for RemoteController {
             cloud: cloud.into(),
             namespace: namespace.into(),
         };
-        self.0.clone().set_value(request).await.map(drop).map_err(told)
+        let call = |mut client: ControllerClient<Line>| {
+            let request = request.clone();
+            async move { client.set_value(request).await }
+        };
+        self.ask(call).await.map(drop)
     }
 
     async fn get_value(&self, namespace: &str, cloud: &str, key: &str) -> Result<String, Error> {
         let request = GetValueRequest { key: key.into(), cloud: cloud.into(), namespace: namespace.into() };
-        Ok(self.0.clone().get_value(request).await.map_err(told)?.into_inner().value)
+        let call = |mut client: ControllerClient<Line>| {
+            let request = request.clone();
+            async move { client.get_value(request).await }
+        };
+        Ok(self.ask(call).await?.value)
     }
 
     async fn delete_value(&self, namespace: &str, cloud: &str, key: &str) -> Result<(), Error> {
         let request =
             DeleteValueRequest { key: key.into(), cloud: cloud.into(), namespace: namespace.into() };
-        self.0.clone().delete_value(request).await.map(drop).map_err(told)
+        let call = |mut client: ControllerClient<Line>| {
+            let request = request.clone();
+            async move { client.delete_value(request).await }
+        };
+        self.ask(call).await.map(drop)
     }
 }

@@ -60,6 +60,17 @@ fn region(description: &str) -> Result<String, Error> {
     Ok(region.into())
 }
 
+/// Machines have IPv4 addresses only, so a permission for others could never let anything pass.
+fn refuse_ipv6(rules: &[Rule]) -> Result<(), Error> {
+    for permission in rules {
+        if let Some(target) = rule::targets(permission)?.iter().find(|target| target.addr().is_ipv6()) {
+            let message = format!("{target} is IPv6, and the local cloud has IPv4 only");
+            return Err(Error::invalid(format!("{}.targets", permission.name), message));
+        }
+    }
+    Ok(())
+}
+
 /// The network of four around an address inside a tunnel.
 fn around(address: Ipv4Addr) -> String {
     Ipv4Net::new_assert(address, 30).trunc().to_string()
@@ -301,6 +312,7 @@ impl Cloud for Local {
         require_root()?;
         let name = self.machine_name(namespace, uri)?;
         rule::check(&rules).map_err(Error::Invalid)?;
+        refuse_ipv6(&rules)?;
         self.provide(&name, &rules).await?;
         let _turn = self.turns.turn(uri).await;
         self.set_rules(&name, |known| known.extend(rules.into_iter().map(|rule| (rule.name.clone(), rule))))
@@ -513,6 +525,14 @@ impl Local {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_has_no_ipv6_says_so() {
+        let rule = |target: &str| Rule { name: "r".into(), targets: vec![target.into()], ..Rule::default() };
+        refuse_ipv6(&[rule("10.0.0.4")]).unwrap();
+        let Err(Error::Invalid(mistakes)) = refuse_ipv6(&[rule("2001:db8::1")]) else { panic!("accepted") };
+        assert_eq!(mistakes[0].field, "r.targets");
+    }
 
     #[test]
     fn a_description_names_no_network() {

@@ -1,7 +1,9 @@
 //! Making the calls of an operation, one after another, each written down when it was made.
 
 use futures::StreamExt;
+use tarbet_store::{Commit, Operation as Write};
 use tarbet_telemetry::Coded;
+use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
 use super::Inner;
@@ -15,28 +17,40 @@ use crate::plan::tags::Mapping;
 /// Permit lists that are brought in line at once.
 const AT_ONCE: usize = 32;
 
+/// What a call left to be written down together with the word that it was made.
+#[derive(Default)]
+struct Made {
+    writes: Vec<Write>,
+    /// Held until it is written: the next one reads it.
+    _turn: Option<OwnedMutexGuard<()>>,
+}
+
 impl Inner {
     /// Makes what is left of an operation.
     pub(super) async fn run(&self, operation: &mut Operation) -> Result<(), Error> {
         let cancel = self.operations.started(operation.id);
         let outcome = self.run_calls(operation, &cancel).await;
         self.operations.ended(operation.id);
-        operation.state = match &outcome {
-            Ok(()) => State::Done,
-            Err(Error::Cancelled(_)) => State::Cancelled,
-            Err(error) => State::Failed(error.problem()),
-        };
-        // The effect stands even if this last word is lost: the operation is then looked at again at start.
-        if let Err(error) = self.operations.save(operation).await {
-            tracing::warn!(operation = %operation.id, %error, "The end of an operation could not be written down.");
-        }
         match &outcome {
             Ok(()) => {
                 tracing::info!(operation = %operation.id, title = %operation.title, calls = operation.calls.len(), "Operation done.");
+                return Ok(());
             }
+            // Whoever leads now goes on with it.
+            Err(Error::Standby { .. }) => {}
             Err(error) => {
-                tracing::warn!(operation = %operation.id, title = %operation.title, done = operation.done, error = %tarbet_telemetry::problem::chain(error), "Operation ended early.");
+                operation.state = match error {
+                    Error::Cancelled(_) => State::Cancelled,
+                    error => State::Failed(error.problem()),
+                };
+                // Without this last word the operation is looked at again at start.
+                if let Err(error) = self.operations.save(operation, Vec::new()).await {
+                    tracing::warn!(operation = %operation.id, %error, "The end of an operation could not be written down.");
+                }
             }
+        }
+        if let Err(error) = &outcome {
+            tracing::warn!(operation = %operation.id, title = %operation.title, done = operation.done, error = %tarbet_telemetry::problem::chain(error), "Operation ended early.");
         }
         outcome
     }
@@ -46,11 +60,14 @@ impl Inner {
             if cancel.is_cancelled() {
                 return Err(Error::Cancelled(operation.id.to_string()));
             }
-            self.make(&call, operation, cancel).await?;
+            let made = self.make(&call, operation, cancel).await?;
             operation.done += 1;
-            // The last one is written down together with the end.
-            if operation.done < operation.calls.len() {
-                self.operations.save(operation).await?;
+            let over = operation.done == operation.calls.len();
+            if over {
+                operation.state = State::Done;
+            }
+            if over || !call.is_own_record() {
+                self.operations.save(operation, made.writes).await?;
             }
         }
         Ok(())
@@ -61,7 +78,7 @@ impl Inner {
         call: &Call,
         operation: &mut Operation,
         cancel: &CancellationToken,
-    ) -> Result<(), Error> {
+    ) -> Result<Made, Error> {
         match call {
             Call::CreateResource { cloud, new } => {
                 let created = self.places.cloud(cloud)?.create_resource(new.clone()).await?;
@@ -79,7 +96,8 @@ impl Inner {
                 let name = format!("{namespace}.{cloud}.{}", created.name);
                 let (uri, ip) =
                     (Some(created.uri.clone()), Some(created.ip.clone()).filter(|ip| !ip.is_empty()));
-                self.made.put(&name, &MadeFrom { description: description.clone() }).await?;
+                let from = MadeFrom { description: description.clone() };
+                self.lead.commit(Commit::new().with(self.made.put_op(&name, &from)?)).await?;
                 let changed = self.tags.set(&Mapping { name, child_tags: vec![], uri, ip }).await?;
                 self.propagate(changed.affected.into_iter().collect(), cancel).await?;
             }
@@ -92,9 +110,10 @@ impl Inner {
                 for followed in set.rules.values().flat_map(|rule| &rule.tags) {
                     self.tags.unsubscribe(followed, subscriber).await?;
                 }
-                self.rules.put(subscriber, &RuleSet::default()).await?;
                 ignore_missing(self.tags.delete(tag).await.map(drop))?;
-                self.made.delete(tag).await?;
+                let writes =
+                    vec![self.rules.put_op(subscriber, &RuleSet::default())?, self.made.delete_op(tag)];
+                return Ok(Made { writes, _turn: None });
             }
             Call::Connect(request) => self.connect(request, cancel).await?,
             Call::Disconnect { link } => self.disconnect(link).await?,
@@ -103,12 +122,12 @@ impl Inner {
             Call::AddRules { cloud, namespace, uri, rules } => {
                 let target =
                     Target { namespace: namespace.clone(), cloud: cloud.clone(), uri: uri.clone(), ip: None };
-                self.give_rules(&target, rules.clone()).await?;
+                return self.give_rules(&target, rules.clone()).await;
             }
             Call::DeleteRules { cloud, namespace, uri, names } => {
                 let target =
                     Target { namespace: namespace.clone(), cloud: cloud.clone(), uri: uri.clone(), ip: None };
-                self.take_rules(&target, names).await?;
+                return self.take_rules(&target, names).await;
             }
             Call::SetTag { tag } => drop(self.tags.set(tag).await?),
             Call::DeleteTag { tag } => ignore_missing(self.tags.delete(tag).await.map(drop))?,
@@ -117,39 +136,41 @@ impl Inner {
             }
             Call::Propagate { subscribers } => self.propagate(subscribers.clone(), cancel).await?,
         }
-        Ok(())
+        Ok(Made::default())
     }
 
-    async fn give_rules(&self, target: &Target, rules: Vec<Rule>) -> Result<(), Error> {
+    async fn give_rules(&self, target: &Target, rules: Vec<Rule>) -> Result<Made, Error> {
         let subscriber = target.subscriber().to_string();
-        let _turn = self.turns.turn(&subscriber).await;
-        self.give_rules_in_turn(target, &subscriber, rules).await
+        let turn = self.turns.turn(&subscriber).await;
+        let write = self.give_rules_in_turn(target, &subscriber, rules).await?;
+        Ok(Made { writes: vec![write], _turn: Some(turn) })
     }
 
     /// Only for who holds the turn of the subscriber: a rule that is being removed must not come back.
+    /// What is returned is to be written down within the turn.
     async fn give_rules_in_turn(
         &self,
         target: &Target,
         subscriber: &str,
         rules: Vec<Rule>,
-    ) -> Result<(), Error> {
+    ) -> Result<Write, Error> {
         self.places.cloud(&target.cloud)?.add_rules(&target.namespace, &target.uri, rules.clone()).await?;
         let mut set = self.rules.get(subscriber).await?;
         let mut new = RuleSet::new(target, rules);
         set.rules.append(&mut new.rules);
-        self.rules.put(subscriber, &RuleSet { rules: set.rules, ..new }).await
+        self.rules.put_op(subscriber, &RuleSet { rules: set.rules, ..new })
     }
 
-    async fn take_rules(&self, target: &Target, names: &[String]) -> Result<(), Error> {
+    async fn take_rules(&self, target: &Target, names: &[String]) -> Result<Made, Error> {
         let subscriber = target.subscriber().to_string();
-        let _turn = self.turns.turn(&subscriber).await;
+        let turn = self.turns.turn(&subscriber).await;
         self.places
             .cloud(&target.cloud)?
             .delete_rules(&target.namespace, &target.uri, names.to_vec())
             .await?;
         let mut set = self.rules.get(&subscriber).await?;
         set.rules.retain(|name, _| !names.contains(name));
-        self.rules.put(&subscriber, &set).await
+        Ok(Made { writes: vec![self.rules.put_op(&subscriber, &set)?], _turn: Some(turn) })
     }
 
     /// Brings permit lists in line with the tags. One that fails does not keep the others back.
@@ -202,7 +223,8 @@ impl Inner {
             return Ok(());
         }
         self.metrics.propagated.inc();
-        self.give_rules_in_turn(&target, &name, changed).await
+        let write = self.give_rules_in_turn(&target, &name, changed).await?;
+        self.lead.commit(Commit::new().with(write)).await
     }
 
     /// The addresses a rule's tags stand for now. A tag that is gone stands for nothing.

@@ -1,10 +1,11 @@
 //! Connections between clouds: each step is written down before the next is begun.
 
 use serde::{Deserialize, Serialize};
-use tarbet_store::{Record, Store, Table};
+use tarbet_store::{Commit, Record, Store, Table};
 use tokio_util::sync::CancellationToken;
 
 use super::Inner;
+use super::lead::Lead;
 use crate::cloud::{NewConnections, NewGateway, OldConnections};
 use crate::controller::ConnectRequest;
 use crate::error::Error;
@@ -22,11 +23,12 @@ impl Record for LinkRecord {
 
 pub(super) struct Links {
     table: Table<String, LinkRecord>,
+    lead: Lead,
 }
 
 impl Links {
-    pub(super) fn new(store: &Store) -> Result<Self, Error> {
-        Ok(Self { table: Table::new(store, "nets-links")? })
+    pub(super) fn new(store: &Store, lead: Lead) -> Result<Self, Error> {
+        Ok(Self { table: Table::new(store, "nets-links")?, lead })
     }
 
     pub(super) async fn get(&self, name: &str) -> Result<Option<Link>, Error> {
@@ -38,13 +40,12 @@ impl Links {
     }
 
     async fn save(&self, link: &Link) -> Result<(), Error> {
-        self.table.put(&link.name(), &LinkRecord(link.clone())).await?;
-        Ok(())
+        let write = self.table.put_op(&link.name(), &LinkRecord(link.clone()))?;
+        self.lead.commit(Commit::new().with(write)).await
     }
 
     async fn forget(&self, name: &str) -> Result<(), Error> {
-        self.table.delete(&name.to_owned()).await?;
-        Ok(())
+        self.lead.commit(Commit::new().with(self.table.delete_op(&name.to_owned()))).await
     }
 }
 

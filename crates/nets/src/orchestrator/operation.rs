@@ -8,11 +8,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tarbet_store::{Record, Store, Table};
+use tarbet_store::{Commit, Operation as Write, Record, Store, Table};
 use tarbet_telemetry::Problem;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use super::lead::Lead;
 use crate::cloud::NewResource;
 use crate::controller::ConnectRequest;
 use crate::error::Error;
@@ -131,6 +132,20 @@ pub enum Call {
     },
 }
 
+impl Call {
+    /// Whether making it again costs nothing worth a note in between: it touches our own records only.
+    pub(super) fn is_own_record(&self) -> bool {
+        matches!(
+            self,
+            Self::Subscribe { .. }
+                | Self::Unsubscribe { .. }
+                | Self::SetTag { .. }
+                | Self::DeleteTag { .. }
+                | Self::DeleteMember { .. }
+        )
+    }
+}
+
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names =
@@ -183,8 +198,10 @@ pub struct Plan {
 
 /// The digest of calls.
 pub(super) fn digest(calls: &[Call]) -> String {
-    let json = serde_json::to_vec(calls).unwrap_or_default();
-    hex::encode(&Sha256::digest(json)[..8])
+    let mut hash = Sha256::new();
+    // Hashing cannot fail, and calls are plain data.
+    let _ = serde_json::to_writer(&mut hash, calls);
+    hex::encode(&hash.finalize()[..8])
 }
 
 pub(super) fn digest_of(text: &str) -> String {
@@ -233,16 +250,46 @@ impl Record for Operation {
     const KIND: &'static str = "operation";
 }
 
+/// How far a running operation got. Small, because it is written after every call.
+#[derive(Debug, Serialize, Deserialize)]
+struct Progress {
+    done: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    created: Option<Created>,
+    moved: Timestamp,
+}
+
+impl Record for Progress {
+    const KIND: &'static str = "progress";
+}
+
+impl Progress {
+    fn told_of(self, operation: &mut Operation) {
+        // A record that was written whole later knows better.
+        if operation.state == State::Running && self.done >= operation.done {
+            (operation.done, operation.created, operation.moved) = (self.done, self.created, self.moved);
+        }
+    }
+}
+
 /// All operations.
 pub(super) struct Operations {
     table: Table<Uuid, Operation>,
+    progress: Table<Uuid, Progress>,
+    lead: Lead,
     running: Mutex<HashMap<Uuid, CancellationToken>>,
     kept: Duration,
 }
 
 impl Operations {
-    pub(super) fn new(store: &Store, kept: Duration) -> Result<Self, Error> {
-        Ok(Self { table: Table::new(store, "nets-operations")?, running: Mutex::default(), kept })
+    pub(super) fn new(store: &Store, lead: Lead, kept: Duration) -> Result<Self, Error> {
+        Ok(Self {
+            table: Table::new(store, "nets-operations")?,
+            progress: Table::new(store, "nets-progress")?,
+            lead,
+            running: Mutex::default(),
+            kept,
+        })
     }
 
     /// Writes an operation down before anything is done.
@@ -258,30 +305,48 @@ impl Operations {
             begun: now,
             moved: now,
         };
-        self.table.create(&operation.id, &operation).await?;
+        let write = self.table.put_op(&operation.id, &operation)?;
+        self.lead.commit(Commit::new().with(write)).await?;
         Ok(operation)
     }
 
-    /// Writes down how far it got. One that ended is kept for a while only.
-    pub(super) async fn save(&self, operation: &mut Operation) -> Result<(), Error> {
+    /// Writes down how far it got, together with what came of its last call.
+    /// One that ended is kept for a while only.
+    pub(super) async fn save(&self, operation: &mut Operation, writes: Vec<Write>) -> Result<(), Error> {
         operation.moved = Timestamp::now();
-        match operation.state {
-            State::Running => self.table.put(&operation.id, operation).await?,
-            _ => self.table.put_for(&operation.id, operation, self.kept).await?,
-        };
-        Ok(())
+        let Operation { id, done, ref created, moved, .. } = *operation;
+        let mut commit = Commit::new();
+        if operation.state == State::Running {
+            let progress = Progress { done, created: created.clone(), moved };
+            commit = commit.with(self.progress.put_op(&id, &progress)?);
+        } else {
+            commit = commit.with(self.table.put_for_op(&id, operation, self.kept)?);
+            commit = commit.with(self.progress.delete_op(&id));
+        }
+        self.lead.commit(writes.into_iter().fold(commit, Commit::with)).await
     }
 
     pub(super) async fn get(&self, id: &str) -> Result<Operation, Error> {
         let unknown = || Error::Operation(id.into());
         let uuid = Uuid::parse_str(id).map_err(|_| unknown())?;
-        self.table.get(&uuid).await?.map(|record| record.value).ok_or_else(unknown)
+        let mut operation = self.table.get(&uuid).await?.ok_or_else(unknown)?.value;
+        if let Some(progress) = self.progress.get(&uuid).await? {
+            progress.value.told_of(&mut operation);
+        }
+        Ok(operation)
     }
 
     /// All that are remembered, latest first.
     pub(super) async fn list(&self) -> Result<Vec<Operation>, Error> {
         let mut all: Vec<Operation> =
             self.table.list().await?.records.into_iter().map(|(_, record)| record.value).collect();
+        let mut progress: HashMap<Uuid, Progress> =
+            self.progress.list().await?.records.into_iter().map(|(id, record)| (id, record.value)).collect();
+        for operation in &mut all {
+            if let Some(progress) = progress.remove(&operation.id) {
+                progress.told_of(operation);
+            }
+        }
         all.reverse();
         Ok(all)
     }

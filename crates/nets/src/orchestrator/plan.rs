@@ -174,9 +174,10 @@ impl Inner {
             Request::AddRules { resource, rules } => self.plan_add(resource, rules).await,
             Request::DeleteRules { resource, names } => self.plan_delete(resource, names).await,
             Request::AddTagRules { tag, rules } => {
-                let mut calls = Vec::new();
+                rule::check(rules).map_err(Error::Invalid)?;
+                let (resolved, mut calls) = (self.resolve(rules)?, Vec::new());
                 for target in self.resources_of(tag)? {
-                    calls.extend(self.plan_add(&target, rules).await?);
+                    calls.extend(self.plan_add_resolved(&target, resolved.clone()).await?);
                 }
                 Ok(calls)
             }
@@ -254,13 +255,16 @@ impl Inner {
 
     async fn plan_add(&self, resource: &Target, rules: &[Rule]) -> Result<Vec<Call>, Error> {
         rule::check(rules).map_err(Error::Invalid)?;
+        self.plan_add_resolved(resource, self.resolve(rules)?).await
+    }
+
+    async fn plan_add_resolved(&self, resource: &Target, resolved: Vec<Rule>) -> Result<Vec<Call>, Error> {
         self.places.cloud(&resource.cloud)?;
-        let resolved = self.resolve(rules)?;
         let mut calls = self.connections_for(resource, &resolved).await?;
         let subscriber = resource.subscriber().to_string();
         let known = self.rules.get(&subscriber).await?;
         let missing =
-            |tag: &&String| target::parse(tag).is_none() && !self.tags.subscribers(tag).contains(&subscriber);
+            |tag: &&String| target::parse(tag).is_none() && !self.tags.is_subscribed(tag, &subscriber);
         let tags: BTreeSet<&String> = resolved.iter().flat_map(|rule| &rule.tags).filter(missing).collect();
         calls.extend(
             tags.into_iter().map(|tag| Call::Subscribe { tag: tag.clone(), subscriber: subscriber.clone() }),

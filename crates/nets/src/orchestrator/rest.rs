@@ -4,10 +4,12 @@
 //! exactly those) and `?async=true` (answer with the operation at once).
 
 use axum::extract::{Path, Query, State};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
-use http::StatusCode;
+use http::uri::PathAndQuery;
+use http::{Method, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tarbet_telemetry::{Coded, Problem};
@@ -118,7 +120,23 @@ pub(super) fn router(orchestrator: Orchestrator) -> Router {
         .route("/topology", get(topology))
         .route("/links/prune", post(prune))
         .merge(rest_seed::router())
+        .layer(from_fn_with_state(orchestrator.clone(), to_the_leader))
         .with_state(orchestrator)
+}
+
+/// Changes go to the orchestrator that leads; everybody answers who only looks.
+async fn to_the_leader(
+    State(orchestrator): State<Orchestrator>,
+    request: axum::extract::Request,
+    next: Next,
+) -> Response {
+    let looks = [Method::GET, Method::HEAD].contains(request.method());
+    let leader = orchestrator.leader_elsewhere().filter(|leader| !looks && !leader.is_empty());
+    let Some(leader) = leader else { return next.run(request).await };
+    let path = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
+    let problem = Error::Standby { leader: leader.clone() }.problem();
+    let there = [(header::LOCATION, format!("{leader}{path}"))];
+    (StatusCode::TEMPORARY_REDIRECT, there, Json(problem)).into_response()
 }
 
 /// Plans, begins or makes a change, and answers as asked.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use tarbet_store::{Record, Store, Table};
+use tarbet_store::{Operation, Record, Store, Table};
 
 use super::plan::Target;
 use crate::error::Error;
@@ -54,14 +54,10 @@ impl Rules {
         Ok(self.0.get(&subscriber.to_owned()).await?.map(|record| record.value).unwrap_or_default())
     }
 
-    pub(super) async fn put(&self, subscriber: &str, set: &RuleSet) -> Result<(), Error> {
+    /// To write a permit list down; an empty one leaves no record.
+    pub(super) fn put_op(&self, subscriber: &str, set: &RuleSet) -> Result<Operation, Error> {
         let key = subscriber.to_owned();
-        if set.rules.is_empty() {
-            self.0.delete(&key).await?;
-        } else {
-            self.0.put(&key, set).await?;
-        }
-        Ok(())
+        if set.rules.is_empty() { Ok(self.0.delete_op(&key)) } else { Ok(self.0.put_op(&key, set)?) }
     }
 
     pub(super) async fn list(&self) -> Result<Vec<RuleSet>, Error> {

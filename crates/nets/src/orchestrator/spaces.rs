@@ -11,9 +11,10 @@ use std::time::Duration;
 use futures::future::join_all;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-use tarbet_store::{Record, Store, Table};
+use tarbet_store::{Commit, Record, Store, Table};
 use tokio::time::Instant;
 
+use super::lead::Lead;
 use super::places::Places;
 use crate::config::NetsConfig;
 use crate::error::Error;
@@ -35,6 +36,7 @@ pub(super) struct Spaces {
     asking: tokio::sync::Mutex<()>,
     kept: Table<String, Reserved>,
     asns: Table<u64, Reserved>,
+    lead: Lead,
     refresh: Duration,
     reserve: Duration,
 }
@@ -50,25 +52,40 @@ struct State {
 }
 
 impl Spaces {
-    pub(super) async fn open(config: &NetsConfig, store: &Store) -> Result<Self, Error> {
-        let spaces: Table<String, Reserved> = Table::new(store, "nets-spaces")?;
-        let mut book = AddressBook::new(&config.address_space)?;
-        let mut reserved = HashMap::new();
-        for (space, record) in spaces.list().await?.records {
-            if let Ok(net) = space.parse::<IpNet>() {
-                book.mark(net);
-                reserved.insert(net, Instant::now() + record.expires_in.unwrap_or(config.space_reserve));
-            }
-        }
-        let state = State { book, reports: BTreeMap::new(), map: Arc::default(), asked: None, reserved };
-        Ok(Self {
+    pub(super) async fn open(config: &NetsConfig, store: &Store, lead: Lead) -> Result<Self, Error> {
+        let state = State {
+            book: AddressBook::new(&config.address_space)?,
+            reports: BTreeMap::new(),
+            map: Arc::default(),
+            asked: None,
+            reserved: HashMap::new(),
+        };
+        let spaces = Self {
             state: Mutex::new(state),
             asking: tokio::sync::Mutex::default(),
-            kept: spaces,
+            kept: Table::new(store, "nets-spaces")?,
             asns: Table::new(store, "nets-asns")?,
+            lead,
             refresh: config.space_refresh,
             reserve: config.space_reserve,
-        })
+        };
+        spaces.reload().await?;
+        Ok(spaces)
+    }
+
+    /// Reads what was set aside, by this process before it was started again or by another that led.
+    pub(super) async fn reload(&self) -> Result<(), Error> {
+        let kept = self.kept.list().await?.records;
+        let mut state = self.lock();
+        for (space, record) in kept {
+            let Ok(net) = space.parse::<IpNet>() else { continue };
+            let until = Instant::now() + record.expires_in.unwrap_or(self.reserve);
+            if state.reserved.insert(net, until).is_none() {
+                state.book.mark(net);
+            }
+        }
+        state.asked = None;
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -131,6 +148,7 @@ impl Spaces {
 
     /// Free spaces, set aside.
     pub(super) async fn find(&self, places: &Places, sizes: &[i32]) -> Result<Vec<IpNet>, Error> {
+        self.lead.check()?;
         let sizes = if sizes.is_empty() { &[0] } else { sizes };
         self.update(places).await?;
         let until = Instant::now() + self.reserve;
@@ -143,9 +161,11 @@ impl Spaces {
             }
             found
         };
+        let mut commit = Commit::new();
         for net in &found {
-            self.kept.put_for(&net.to_string(), &Reserved {}, self.reserve).await?;
+            commit = commit.with(self.kept.put_for_op(&net.to_string(), &Reserved {}, self.reserve)?);
         }
+        self.lead.commit(commit).await?;
         Ok(found)
     }
 
@@ -171,7 +191,8 @@ impl Spaces {
         used.extend(self.asns.list().await?.records.into_iter().map(|(asn, _)| asn as u32));
         let free = asn::lowest_unused(&used)
             .ok_or_else(|| Error::Internal("every private autonomous system number is used".into()))?;
-        self.asns.put_for(&u64::from(free), &Reserved {}, self.reserve).await?;
+        let write = self.asns.put_for_op(&u64::from(free), &Reserved {}, self.reserve)?;
+        self.lead.commit(Commit::new().with(write)).await?;
         Ok(free)
     }
 

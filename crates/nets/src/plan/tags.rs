@@ -329,7 +329,8 @@ impl Graph {
         if known { vec![Write::Unsubscribe(tag.into(), subscriber.into())] } else { vec![] }
     }
 
-    fn is_subscribed(&self, tag: &str, subscriber: &str) -> bool {
+    /// Whether the subscriber follows exactly this tag.
+    pub fn is_subscribed(&self, tag: &str, subscriber: &str) -> bool {
         let subscribers = self.nodes.get(tag).and_then(|node| node.subscribers.as_ref());
         subscribers.is_some_and(|subscribers| subscribers.contains(subscriber))
     }

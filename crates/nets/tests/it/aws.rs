@@ -268,3 +268,10 @@ print(canonical, file=sys.stderr)
         String::from_utf8_lossy(&output.stderr)
     );
 }
+
+#[tokio::test]
+async fn the_first_generation_is_served() {
+    let bed = Bed::start().await;
+    let new = new_machine("default", "vm1", REGIONS[0]);
+    super::life::speaks_the_first_generation(bed.aws(), "aws", new, "10.0.0.9/32").await;
+}

@@ -272,3 +272,11 @@ async fn a_machine_of_others_is_taken_in() {
     assert!(azure.permit_list("other", &made.uri).await.is_err());
     bed.sim.assert_sound();
 }
+
+#[tokio::test]
+async fn the_first_generation_is_served() {
+    let bed = Bed::start().await;
+    let new = new_machine("default", "vm1", "westus2");
+    super::life::speaks_the_first_generation(bed.azure(), "azure", new, "10.0.0.9").await;
+    bed.sim.assert_sound();
+}

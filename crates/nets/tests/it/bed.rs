@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use reqwest::Method;
 use tarbet_nets::cloud::{Calls, MemoryCloud};
+use tarbet_nets::config::ListenConfig;
 use tarbet_nets::controller::RemoteController;
 use tarbet_nets::role::Surroundings;
 use tarbet_nets::tags::Sharing;
+use tarbet_nets::trust::DialTrust;
 use tarbet_nets::{NetsConfig, Orchestrator};
 use tarbet_store::{Clock, RedbConfig, Store, StoreConfig};
 use tarbet_telemetry::{Health, Metrics, Supervisor};
@@ -62,14 +64,18 @@ pub(crate) struct Clouds {
     pub(crate) east: Arc<MemoryCloud>,
     pub(crate) west: Arc<MemoryCloud>,
     pub(crate) config: NetsConfig,
+    /// The same on other ports: for a second orchestrator, which the clouds know too.
+    pub(crate) second: NetsConfig,
     _listening: Vec<Listening>,
     _ports: Lease,
 }
 
 /// `east` and `west` with a deployment each in the namespaces `default` and `other`.
 pub(crate) async fn clouds(calls: Option<Calls>) -> Clouds {
-    let ports = Lease::block(4).unwrap();
-    let controller = Arc::new(RemoteController::new("127.0.0.1", ports.port(1)).unwrap());
+    let ports = Lease::block(8).unwrap();
+    let at = |index| ListenConfig { host: "127.0.0.1".into(), port: ports.port(index) };
+    let controller = RemoteController::trusting(&[at(1), at(5)], &DialTrust::default()).unwrap();
+    let controller = Arc::new(controller);
     let make = |name: &str| {
         let cloud = MemoryCloud::new(name, controller.clone());
         Arc::new(match &calls {
@@ -82,10 +88,12 @@ pub(crate) async fn clouds(calls: Option<Calls>) -> Clouds {
         serve(tarbet_nets::cloud::serve(east.clone(), "east")).await,
         serve(tarbet_nets::cloud::serve(west.clone(), "west")).await,
     );
-    let config = serde_json::json!({
-        "server": { "host": "127.0.0.1", "port": ports.port(0), "rpcPort": ports.port(1) },
-        "tagService": { "host": "127.0.0.1", "port": ports.port(2) },
-        "kvStore": { "host": "127.0.0.1", "port": ports.port(3) },
+    let config = |first| {
+        let config = serde_json::json!({
+        "server": { "host": "127.0.0.1", "port": ports.port(first), "rpcPort": ports.port(first + 1) },
+        "tagService": { "host": "127.0.0.1", "port": ports.port(first + 2) },
+        "kvStore": { "host": "127.0.0.1", "port": ports.port(first + 3) },
+        "leaderLease": "1s",
         "cloudPlugins": [
             { "name": "east", "host": "127.0.0.1", "port": at_east.address.port() },
             { "name": "west", "host": "127.0.0.1", "port": at_west.address.port() },
@@ -94,9 +102,11 @@ pub(crate) async fn clouds(calls: Option<Calls>) -> Clouds {
             "default": [{ "name": "east", "deployment": "e1" }, { "name": "west", "deployment": "w1" }],
             "other": [{ "name": "east", "deployment": "e2" }],
         },
-    });
-    let config = serde_json::from_value(config).unwrap();
-    Clouds { east, west, config, _listening: vec![at_east, at_west], _ports: ports }
+        });
+        serde_json::from_value(config).unwrap()
+    };
+    let (config, second) = (config(0), config(4));
+    Clouds { east, west, config, second, _listening: vec![at_east, at_west], _ports: ports }
 }
 
 /// An orchestrator in this process, with all its listeners. It stops when dropped.
@@ -113,10 +123,19 @@ impl Drop for Running {
 }
 
 pub(crate) async fn orchestrator(config: &NetsConfig, store: &Store) -> Running {
+    start(config, store, Sharing::Alone).await
+}
+
+/// One of several on the same store.
+pub(crate) async fn replica(config: &NetsConfig, store: &Store) -> Running {
+    start(config, store, Sharing::Shared).await
+}
+
+async fn start(config: &NetsConfig, store: &Store, sharing: Sharing) -> Running {
     let supervisor = Supervisor::default();
     let around = Surroundings {
         store: store.clone(),
-        sharing: Sharing::Alone,
+        sharing,
         metrics: Metrics::new("nets", "test"),
         health: Health::default(),
         supervisor: supervisor.clone(),
@@ -124,7 +143,8 @@ pub(crate) async fn orchestrator(config: &NetsConfig, store: &Store) -> Running 
     let orchestrator = tarbet_nets::role::nets(config.clone(), &around).await.unwrap();
     let running = supervisor.clone();
     tokio::spawn(async move { running.run(Duration::from_secs(5), std::future::pending).await });
-    Running { orchestrator, rest: format!("http://127.0.0.1:{}", config.server.port), supervisor }
+    let rest = format!("{}://127.0.0.1:{}", config.security.scheme(), config.server.port);
+    Running { orchestrator, rest, supervisor }
 }
 
 /// A REST call: its status and its body.

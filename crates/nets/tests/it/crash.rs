@@ -29,14 +29,14 @@ async fn child() {
 
 /// Counts what the clouds see, and holds the call at the cut.
 #[derive(Default)]
-struct Cut {
+pub(crate) struct Cut {
     seen: AtomicUsize,
     at: Mutex<Option<usize>>,
-    reached: Notify,
+    pub(crate) reached: Notify,
 }
 
 impl Cut {
-    fn calls(self: &Arc<Self>) -> Calls {
+    pub(crate) fn calls(self: &Arc<Self>) -> Calls {
         let cut = self.clone();
         Arc::new(move |_, _| {
             let cut = cut.clone();
@@ -53,7 +53,7 @@ impl Cut {
         })
     }
 
-    fn set(&self, at: Option<usize>) {
+    pub(crate) fn set(&self, at: Option<usize>) {
         self.seen.store(0, Ordering::SeqCst);
         *self.at.lock().unwrap() = at;
     }
@@ -117,7 +117,7 @@ impl World {
     }
 }
 
-async fn ready(process: &mut Process, url: &str) {
+pub(crate) async fn ready(process: &mut Process, url: &str) {
     let ping = format!("{url}/ping");
     process.ready(PATIENCE, || async { reqwest::get(&ping).await }).await.unwrap();
 }

@@ -17,6 +17,7 @@ use tarbet_nets::{Error, NetsConfig};
 use tarbet_testbed::{Folder, Lease};
 
 use super::bed::{self, Running};
+use super::life::{self, Life};
 use super::sim::{Faults, Sim};
 use vendor::{Google, PREFIX};
 
@@ -153,7 +154,6 @@ async fn step(number: usize, gcp: &dyn Cloud) -> Result<(), Error> {
         _ => unreachable!(),
     }
 }
-const STEPS: usize = 11;
 
 #[tokio::test]
 async fn the_calls_of_a_whole_life() {
@@ -245,69 +245,44 @@ async fn the_calls_of_a_whole_life() {
     sim.assert_sound();
 }
 
-/// Every state of the cloud between the steps, when nothing goes wrong; and the requests of each step.
-async fn undisturbed(world: &World) -> Vec<(BTreeMap<String, Value>, usize)> {
-    let gcp = world.gcp();
-    let mut states = Vec::new();
-    for number in 0..STEPS {
-        world.sim.faults(Faults::default());
-        step(number, &gcp).await.unwrap();
-        states.push((world.sim.with(|google| google.state()), world.sim.seen().len()));
+impl Life for World {
+    type Cloud = Google;
+    const STEPS: usize = 11;
+
+    fn sim(&self) -> &Sim<Google> {
+        &self.sim
     }
-    states
+
+    fn plugin(&self) -> impl Cloud {
+        self.gcp()
+    }
+
+    async fn step(number: usize, plugin: &dyn Cloud) -> Result<(), Error> {
+        step(number, plugin).await
+    }
+
+    fn state(&self) -> BTreeMap<String, Value> {
+        self.sim.with(|google| google.state())
+    }
 }
 
 #[tokio::test]
 async fn every_cut_point_ends_as_wanted_with_no_orphan() {
-    let world = World::start().await;
-    let wanted = undisturbed(&world).await;
-    assert!(wanted.last().unwrap().0.is_empty(), "nothing is left");
-    let mut cuts = 0;
-    // One life for each number of the cut: each step is cut there, and asked again of another plugin.
-    for at in 0.. {
-        let before = cuts;
-        for (number, (expected, _)) in wanted.iter().enumerate() {
-            world.sim.faults(Faults { cut_at: Some(at), ..Faults::default() });
-            let gcp = world.gcp();
-            let cut = tokio::select! {
-                biased;
-                () = world.sim.cut() => true,
-                done = step(number, &gcp) => { done.unwrap(); false }
-            };
-            drop(gcp);
-            world.sim.faults(Faults::default());
-            if cut {
-                cuts += 1;
-                step(number, &world.gcp()).await.unwrap();
-            }
-            assert_eq!(
-                &world.sim.with(|google| google.state()),
-                expected,
-                "step {number} was cut at request {at}"
-            );
-        }
-        if cuts == before {
-            break;
-        }
-    }
-    assert!(cuts > 100, "only {cuts} cut points were met");
-    world.sim.assert_sound();
+    life::is_cut_at_every_request(&World::start().await).await;
 }
 
 #[tokio::test]
 async fn throttling_failures_and_long_operations_converge() {
     let world = World::start().await;
     world.sim.with(|google| google.takes = Duration::from_mins(20));
-    let minimal = undisturbed(&world).await;
-    let mut total = 0;
-    for (number, (state, _)) in minimal.iter().enumerate() {
-        world.sim.faults(Faults { throttle_every: 3, fail_every: 5, ..Faults::default() });
-        step(number, &world.gcp()).await.unwrap();
-        assert_eq!(&world.sim.with(|google| google.state()), state, "step {number}");
-        total += world.sim.seen().len();
-    }
-    let least: usize = minimal.iter().map(|(_, requests)| requests).sum();
-    assert!(total <= 3 * least, "{total} requests where {least} suffice");
+    life::converges_in_trouble(&world).await;
+}
+
+#[tokio::test]
+async fn the_first_generation_is_served() {
+    let world = World::start().await;
+    let new = machine("default", "vm-1");
+    life::speaks_the_first_generation(world.gcp(), "gcp", new, "10.0.0.9/32").await;
     world.sim.assert_sound();
 }
 

@@ -206,6 +206,41 @@ async fn many_tags_and_large_groups() {
 }
 
 #[tokio::test]
+async fn a_group_resolves_to_its_own_members_among_very_many_tags() {
+    const GROUP: usize = 100;
+    let groups = 200 * bed::effort();
+    let store = bed::memory().await;
+    let tags = Tags::open(&store, Sharing::Alone).await.unwrap();
+    let name = |number: usize, member: usize| format!("default.local.m{number}-{member}");
+    let ip = |number: usize, member: usize| {
+        std::net::Ipv4Addr::from(0x0a00_0000 + (number * GROUP + member) as u32).to_string()
+    };
+    for number in 0..groups {
+        let members: Vec<String> = (1..GROUP).map(|member| name(number, member)).collect();
+        for member in 1..GROUP {
+            tags.set(&leaf(&name(number, member), &ip(number, member))).await.unwrap();
+        }
+        let child_tags = members;
+        tags.set(&Mapping { name: format!("g{number}"), child_tags, ..Mapping::default() }).await.unwrap();
+    }
+    let top: Vec<String> = (0..groups).map(|number| format!("g{number}")).collect();
+    tags.set(&Mapping { name: "top".into(), child_tags: top, ..Mapping::default() }).await.unwrap();
+    tags.subscribe("top", "default>local>x").await.unwrap();
+    assert_eq!(tags.len(), groups * GROUP + 1);
+    let again = Tags::open(&store, Sharing::Alone).await.unwrap();
+    for tags in [&tags, &again] {
+        let last = groups - 1;
+        let mut wanted: Vec<String> = (1..GROUP).map(|member| ip(last, member)).collect();
+        let mut found = tags.addresses(&format!("g{last}"));
+        wanted.sort();
+        found.sort();
+        assert_eq!(found, wanted);
+        assert_eq!(tags.resolve("top").len(), groups * (GROUP - 1));
+        assert_eq!(tags.affected(&name(0, 1)).len(), 1, "who follows the top hears of the least of it");
+    }
+}
+
+#[tokio::test]
 async fn values_by_namespace_cloud_and_key() {
     let values = Values::new(&bed::memory().await).unwrap();
     let listening = bed::serve(Routes::new(values.service())).await;

@@ -27,6 +27,15 @@ pub struct GlideArgs {
     /// The orchestrator's REST listener; the one that `glide server set` noted if absent
     #[arg(long, global = true, env = "TARBET_NETS_SERVER", value_name = "URL")]
     server: Option<String>,
+    /// The authority of the orchestrator's certificate, besides those of the system
+    #[arg(long, global = true, env = "TARBET_NETS_CA_FILE", value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+    /// A file with your certificate and its key in one, where the orchestrator asks for it
+    #[arg(long, global = true, env = "TARBET_NETS_IDENTITY_FILE", value_name = "FILE")]
+    identity_file: Option<PathBuf>,
+    /// The file with your token, where the orchestrator asks for one
+    #[arg(long, global = true, env = "TARBET_NETS_TOKEN_FILE", value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// The namespace; the one that `glide namespace set` noted if absent
     #[arg(long, short = 'n', global = true, value_name = "NAMESPACE")]
     namespace: Option<String>,
@@ -249,7 +258,7 @@ enum OperationCommand {
 
 pub async fn run(args: GlideArgs, format: Format) -> Result<(), Problem> {
     let settings = Settings::read();
-    let glide = Glide::new(&args, &settings, format);
+    let glide = Glide::new(&args, &settings, format)?;
     match args.command {
         GlideCommand::Server(ServerCommand::Get) => format.text(&glide.server),
         GlideCommand::Server(ServerCommand::Set { address }) => {
@@ -434,5 +443,5 @@ async fn operation(glide: &Glide, command: OperationCommand) -> Result<(), Probl
 
 /// Everything there is, for a picture.
 pub async fn topology(server: Option<String>) -> Result<Value, Problem> {
-    Glide::reading(server).ask(Method::GET, "/topology", Value::Null).await
+    Glide::reading(server)?.ask(Method::GET, "/topology", Value::Null).await
 }

@@ -10,7 +10,7 @@ use tarbet_nets::clouds::azure::{Azure, Environment};
 use tarbet_nets::clouds::gcp::{Gcp, default_credentials};
 use tarbet_nets::clouds::ibm::{ApiKey, Ibm};
 use tarbet_nets::clouds::pace::System;
-use tarbet_nets::config::CloudConfig;
+use tarbet_nets::config::{CloudConfig, ListenConfig};
 use tarbet_nets::controller::{Controller, RemoteController};
 use tarbet_nets::local::Local;
 use tarbet_nets::role::cloud;
@@ -69,9 +69,9 @@ pub struct PublicArgs {
     /// Address of the plugin; each cloud has a port of its own
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// The orchestrator's gRPC listener
+    /// The orchestrator's gRPC listener; again for each further one on the same store
     #[arg(long, value_name = "ADDR")]
-    orchestrator: Option<SocketAddr>,
+    orchestrator: Vec<SocketAddr>,
 }
 
 #[derive(Debug, Args)]
@@ -82,9 +82,9 @@ pub struct LocalArgs {
     /// Address of the plugin
     #[arg(long, default_value = "127.0.0.1:8087", value_name = "ADDR")]
     listen: SocketAddr,
-    /// The orchestrator's gRPC listener
+    /// The orchestrator's gRPC listener; again for each further one on the same store
     #[arg(long, value_name = "ADDR")]
-    orchestrator: Option<SocketAddr>,
+    orchestrator: Vec<SocketAddr>,
     /// Print the commands that would bring the kernel in line with what is written down, and end
     #[arg(long)]
     plan: bool,
@@ -128,36 +128,48 @@ fn public(
     open: impl Fn(&CloudConfig, Arc<dyn Controller>) -> Result<Arc<dyn Cloud>, tarbet_nets::Error>,
 ) -> Result<(), Problem> {
     let at = listen(args.listen.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)));
-    let orchestrator = args.orchestrator.map_or_else(|| config.cloud.orchestrator.clone(), listen);
+    let orchestrators = orchestrators(config, &args.orchestrator);
     let open = &open;
     Process::run("cloud", config, OBSERVE_AT, Threads::Cores, |process| {
-        let at = at.clone();
+        let (at, orchestrators) = (at.clone(), orchestrators.clone());
         async move {
             let around = surroundings(&process, &own_store(config, &format!("cloud-{name}"))).await?;
             let serve = async {
-                let controller = RemoteController::new(&orchestrator.host, orchestrator.port)?;
-                cloud(name, open(&config.cloud, Arc::new(controller))?, &at, &around).await
+                let controller =
+                    RemoteController::trusting(&orchestrators, &config.cloud.orchestrator_trust)?;
+                let opened = open(&config.cloud, Arc::new(controller))?;
+                cloud(name, opened, &at, &config.cloud.security, &around).await
             };
             serve.await.map(drop).map_err(|error: tarbet_nets::Error| error.problem())
         }
     })
 }
 
+/// Those of the command line, else those of the configuration.
+fn orchestrators(config: &Config, told: &[SocketAddr]) -> Vec<ListenConfig> {
+    if !told.is_empty() {
+        return told.iter().copied().map(listen).collect();
+    }
+    let CloudConfig { orchestrator, other_orchestrators, .. } = &config.cloud;
+    std::iter::once(orchestrator).chain(other_orchestrators).cloned().collect()
+}
+
 fn local(config: Config, args: LocalArgs, format: Format) -> Result<(), Problem> {
-    let orchestrator = args.orchestrator.map_or_else(|| config.cloud.orchestrator.clone(), listen);
+    let orchestrators = orchestrators(&config, &args.orchestrator);
     let settings = config.cloud.local.clone();
     if args.plan || args.remove {
         return crate::cli::block_on(once(config, args, format));
     }
     Process::run("cloud", &config, OBSERVE_AT, Threads::Cores, |process| {
-        let config = config.clone();
+        let (config, orchestrators) = (config.clone(), orchestrators.clone());
         async move {
             let around = surroundings(&process, &own_store(&config, &format!("cloud-{}", args.name))).await?;
             let open = async {
-                let controller = RemoteController::new(&orchestrator.host, orchestrator.port)?;
+                let controller =
+                    RemoteController::trusting(&orchestrators, &config.cloud.orchestrator_trust)?;
                 let local = Local::open(&args.name, &settings, &around.store, Arc::new(controller)).await?;
                 let guarded = Arc::new(Guarded::new(settings.policy.clone(), local));
-                cloud(&args.name, guarded, &listen(args.listen), &around).await
+                cloud(&args.name, guarded, &listen(args.listen), &config.cloud.security, &around).await
             };
             open.await.map(drop).map_err(|error: tarbet_nets::Error| error.problem())
         }
@@ -170,8 +182,8 @@ async fn once(config: Config, args: LocalArgs, format: Format) -> Result<(), Pro
         .await
         .map_err(|error| error.problem())?;
     let work = async {
-        let at = &config.cloud.orchestrator;
-        let controller = Arc::new(RemoteController::new(&at.host, at.port)?);
+        let at = orchestrators(&config, &args.orchestrator);
+        let controller = Arc::new(RemoteController::trusting(&at, &config.cloud.orchestrator_trust)?);
         if args.remove {
             Local::open_as_is(&args.name, &config.cloud.local, &store, controller).await?.remove().await?;
             return Ok(vec![format!("Everything of the local cloud {} is removed.", args.name)]);

@@ -139,6 +139,24 @@ codes! {
         page: "Clouds differ. Attaching resources, Kubernetes clusters and private endpoints are off until they are \
                switched on for a cloud."
     }
+    STANDBY = "TB-4206" "another orchestrator leads" {
+        whose: Upstream, retry: true, http: 503, exit: 1,
+        hop: "orchestrator, before any cloud was called",
+        cause: "several orchestrators share one store, and this one waits while another one acts",
+        remedy: "ask the one that the message names, or repeat the request: if that one has ended, this one takes over",
+        page: "Orchestrators that share a Redis store agree on one that acts, by a lease whose fence guards everything \
+               that is written down. When it ends or is cut off, another one goes on with its operations from the call \
+               they had reached. Requests that only look are answered by all of them."
+    }
+    CALLER_UNKNOWN = "TB-4207" "the caller is not known here" {
+        whose: Caller, retry: false, http: 401, exit: 4,
+        hop: "caller → listener of the networks",
+        cause: "the listener asks for a token, and the call brought none or another",
+        remedy: "give `--token-file`, or `tokenFile` beside the address of the plugin or orchestrator",
+        page: "Listeners of the networks ask nothing on loopback unless they are told to. Where `security` names a file \
+               of tokens, every call over REST and gRPC brings one of them; where it names an authority of clients, \
+               every connection shows a certificate of it."
+    }
     NEEDS_ROOT = "TB-4301" "the local cloud needs root" {
         whose: Caller, retry: false, http: 403, exit: 4,
         hop: "local cloud, before anything was touched",

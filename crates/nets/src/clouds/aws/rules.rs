@@ -47,17 +47,18 @@ pub(super) fn compile(rule: &Rule) -> Result<BTreeSet<Permission>, Error> {
         6 => "tcp".to_owned(),
         17 => "udp".to_owned(),
         1 => "icmp".to_owned(),
+        58 => "icmpv6".to_owned(),
         other => other.to_string(),
     };
     let ports = match (rule.protocol, rule.dst_port) {
         (6 | 17, ANY) => Some((0, 65535)),
         (6 | 17, port) => Some((i64::from(port), i64::from(port))),
         // All types of ICMP, and all of its codes.
-        (1, _) => Some((-1, -1)),
+        (1 | 58, _) => Some((-1, -1)),
         _ => None,
     };
-    let targets = rule::targets(rule)?.into_iter().filter(|target| target.addr().is_ipv4());
-    Ok(targets
+    Ok(rule::targets(rule)?
+        .into_iter()
         .map(|target| Permission { direction: rule.direction, protocol: protocol.clone(), ports, target })
         .collect())
 }
@@ -65,7 +66,11 @@ pub(super) fn compile(rule: &Rule) -> Result<BTreeSet<Permission>, Error> {
 impl Permission {
     /// As a parameter of a call.
     pub(super) fn parameter(&self) -> Value {
-        let mut value = json!({ "IpProtocol": self.protocol, "IpRanges": [{ "CidrIp": self.target }] });
+        let mut value = json!({ "IpProtocol": self.protocol });
+        match self.target {
+            IpNet::V4(target) => value["IpRanges"] = json!([{ "CidrIp": target }]),
+            IpNet::V6(target) => value["Ipv6Ranges"] = json!([{ "CidrIpv6": target }]),
+        }
         if let Some((first, last)) = self.ports {
             value["FromPort"] = json!(first);
             value["ToPort"] = json!(last);
@@ -83,10 +88,11 @@ pub(super) fn read(group: &Value) -> BTreeSet<Permission> {
         for permission in group[field].as_array().into_iter().flatten() {
             let protocol = permission["ipProtocol"].as_str().unwrap_or_default();
             let port = |field: &str| permission[field].as_str().and_then(|text| text.parse::<i64>().ok());
-            let has_ports = matches!(protocol, "tcp" | "udp" | "icmp");
+            let has_ports = matches!(protocol, "tcp" | "udp" | "icmp" | "icmpv6");
             let ports = port("fromPort").zip(port("toPort")).filter(|_| has_ports);
-            for range in permission["ipRanges"].as_array().into_iter().flatten() {
-                if let Some(target) = range["cidrIp"].as_str().and_then(|text| text.parse().ok()) {
+            for (ranges, range) in [("ipRanges", "cidrIp"), ("ipv6Ranges", "cidrIpv6")] {
+                let texts = permission[ranges].as_array().into_iter().flatten().map(|found| &found[range]);
+                for target in texts.filter_map(|text| text.as_str()?.parse().ok()) {
                     found.insert(Permission { direction, protocol: protocol.into(), ports, target });
                 }
             }
@@ -129,6 +135,7 @@ mod tests {
             6 => "tcp",
             17 => "udp",
             1 => "icmp",
+            58 => "icmpv6",
             _ => &number,
         };
         group.iter().any(|permission| {
@@ -146,12 +153,14 @@ mod tests {
     }
 
     fn rules() -> impl Strategy<Value = Vec<Rule>> {
-        let target = ("10\\.[0-2]\\.0\\.[0-7]", prop::sample::select(vec![8_u8, 16, 29, 32]));
+        let old = ("10\\.[0-2]\\.0\\.[0-7]", prop::sample::select(vec![8_u8, 16, 29, 32]));
+        let new = ("fd00:0:0:[0-2]::[0-7]", prop::sample::select(vec![16_u8, 64, 125, 128]));
+        let target = prop_oneof![old, new];
         let one = (
             prop::collection::vec(target, 0..4),
             any::<bool>(),
             prop::sample::select(vec![ANY, 0, 22, 80]),
-            prop::sample::select(vec![ANY, 1, 6, 17, 50]),
+            prop::sample::select(vec![ANY, 1, 6, 17, 50, 58]),
         );
         let one = one.prop_map(|(targets, inbound, port, protocol)| Rule {
             name: "r".into(),
@@ -172,13 +181,14 @@ mod tests {
         #[test]
         fn aws_and_the_reference_agree(
             rules in rules(),
-            packets in prop::collection::vec((0_u8..3, 0_u8..8, any::<bool>(),
-                prop::sample::select(vec![1_u8, 6, 17, 50, 47]), prop::sample::select(vec![0_u16, 22, 80, 9999])), 500),
+            packets in prop::collection::vec((0_u8..3, 0_u8..8, any::<bool>(), any::<bool>(),
+                prop::sample::select(vec![1_u8, 6, 17, 50, 47, 58]), prop::sample::select(vec![0_u16, 22, 80, 9999])), 500),
         ) {
             let group: BTreeSet<Permission> = rules.iter().flat_map(|rule| compile(rule).unwrap()).collect();
-            let own: IpAddr = "10.9.0.4".parse().unwrap();
-            for (net, host, inbound, protocol, destination_port) in packets {
-                let peer: IpAddr = format!("10.{net}.0.{host}").parse().unwrap();
+            for (net, host, old, inbound, protocol, destination_port) in packets {
+                let own: IpAddr = if old { "10.9.0.4" } else { "fd00:0:0:9::4" }.parse().unwrap();
+                let peer = if old { format!("10.{net}.0.{host}") } else { format!("fd00:0:0:{net}::{host}") };
+                let peer: IpAddr = peer.parse().unwrap();
                 let (source, destination) = if inbound { (peer, own) } else { (own, peer) };
                 let packet = Packet { source, destination, protocol, source_port: 4000, destination_port };
                 let direction = if inbound { Direction::Inbound } else { Direction::Outbound };

@@ -96,7 +96,7 @@ impl Credentials {
             chosen => chosen,
         };
         if identity == Identity::Environment && !environment.is_principal() {
-            return Err(Error::invalid(
+            return Err(Error::setting(
                 "azure.identity",
                 "the environment needs AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET or AZURE_FEDERATED_TOKEN_FILE",
             ));
@@ -113,7 +113,7 @@ impl Credentials {
         let path = format!("{}/oauth2/v2.0/token", text(&environment.tenant));
         let url = authority
             .join(&path)
-            .map_err(|error| Error::invalid("AZURE_TENANT_ID", format!("is not part of a URL: {error}")))?;
+            .map_err(|error| Error::setting("AZURE_TENANT_ID", format!("is not part of a URL: {error}")))?;
         let mut form = vec![
             ("grant_type", "client_credentials".to_owned()),
             ("client_id", text(&environment.client)),
@@ -142,7 +142,7 @@ impl Credentials {
             None => (METADATA, "2018-02-01"),
         };
         let url = Url::parse(place)
-            .map_err(|error| Error::invalid("IDENTITY_ENDPOINT", format!("is not a URL: {error}")))?;
+            .map_err(|error| Error::setting("IDENTITY_ENDPOINT", format!("is not a URL: {error}")))?;
         let mut call = Call::new(Method::GET, url)
             .query("api-version", version)
             .query("resource", &format!("{}/", self.audience));
@@ -153,7 +153,7 @@ impl Credentials {
         if let Some(header) = &environment.header {
             let value = HeaderValue::try_from(header.as_str());
             let value =
-                value.map_err(|_| Error::invalid("IDENTITY_HEADER", "is not the value of a header"))?;
+                value.map_err(|_| Error::setting("IDENTITY_HEADER", "is not the value of a header"))?;
             call.headers.insert("x-identity-header", value);
         }
         let answer = rest::plain(&self.http, &*self.clock, &call).await?;

@@ -119,12 +119,13 @@ fn read_description(text: &str) -> Tags {
 
 /// A permission for the resource at `local`, as Azure wants it.
 pub(super) fn compile(rule: &Rule, local: IpNet, priority: u64) -> Result<Value, Error> {
-    let mut targets: Vec<String> = rule::targets(rule)?
-        .into_iter()
-        // A packet has both ends in one family.
-        .filter(|target| target.addr().is_ipv4() == local.addr().is_ipv4())
-        .map(spell)
-        .collect();
+    let targets = rule::targets(rule)?;
+    // A packet has both ends in one family, so such a permission could never let anything pass.
+    if let Some(other) = targets.iter().find(|target| target.addr().is_ipv4() != local.addr().is_ipv4()) {
+        let message = format!("{other} and the resource, {}, are of different families", local.addr());
+        return Err(Error::invalid(format!("{}.targets", rule.name), message));
+    }
+    let mut targets: Vec<String> = targets.into_iter().map(spell).collect();
     let access = if targets.is_empty() { "Deny" } else { "Allow" };
     if targets.is_empty() {
         targets.push(NOBODY.into());
@@ -285,6 +286,10 @@ mod tests {
         body["name"] = json!(name("web"));
         assert_eq!(read(&body).unwrap().0, nobody);
         assert!(deny_all().iter().all(|deny| read(deny).is_none()));
+        let new = Rule { targets: vec!["2001:db8::/64".into()], ..web() };
+        assert!(compile(&new, local(), 100).unwrap_err().to_string().contains("web.targets"));
+        let body = compile(&new, host("2001:db8:1::4").unwrap(), 100).unwrap();
+        assert_eq!(body["properties"]["sourceAddressPrefixes"], json!(["2001:db8::/64"]));
         let long = Rule { tags: vec!["a".repeat(130)], ..web() };
         let mut body = compile(&long, local(), 100).unwrap();
         body["name"] = json!(name("web"));

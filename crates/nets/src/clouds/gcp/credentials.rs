@@ -55,7 +55,7 @@ impl Google {
             config.token_endpoint.as_deref().map(|text| token_url("tokenEndpoint", text)).transpose()?;
         // The metadata server has no TLS, and is given no secret.
         let metadata = Url::parse(&config.metadata)
-            .map_err(|error| Error::invalid("metadata", format!("is not a URL: {error}")))?;
+            .map_err(|error| Error::setting("metadata", format!("is not a URL: {error}")))?;
         Ok(Self { file: config.credentials_file.clone(), tokens, metadata, http, clock })
     }
 
@@ -105,7 +105,7 @@ impl Google {
 /// As [`endpoint`], without the slash that paths are joined behind.
 fn token_url(setting: &str, text: &str) -> Result<Url, Error> {
     endpoint(setting, text)?;
-    Url::parse(text).map_err(|error| Error::invalid(setting, error.to_string()))
+    Url::parse(text).map_err(|error| Error::setting(setting, error.to_string()))
 }
 
 #[async_trait]

@@ -44,7 +44,12 @@ pub(super) fn firewall(
         let message = "this cloud's firewalls know no source ports; use -1";
         return Err(Error::invalid(format!("{}.src_port", permission.name), message));
     }
-    let targets: Vec<String> = rule::targets(permission)?.iter().map(ToString::to_string).collect();
+    let targets = rule::targets(permission)?;
+    if targets.iter().any(|target| target.addr().is_ipv4() != targets[0].addr().is_ipv4()) {
+        let message = "this cloud takes IPv4 and IPv6 in rules of their own only";
+        return Err(Error::invalid(format!("{}.targets", permission.name), message));
+    }
+    let targets: Vec<String> = targets.iter().map(ToString::to_string).collect();
     if targets.is_empty() {
         return Ok(None);
     }
@@ -146,6 +151,10 @@ mod tests {
         assert!(make(Rule { src_port: 22, ..sample() }).is_err());
         assert!(make(Rule { protocol: ANY, ..sample() }).is_err());
         assert!(make(Rule { name: "Web".into(), ..sample() }).is_err());
+        let mixed = make(Rule { targets: vec!["10.0.0.5".into(), "2001:db8::5".into()], ..sample() });
+        assert!(mixed.unwrap_err().to_string().contains("web.targets"));
+        let new = make(Rule { targets: vec!["2001:db8::/64".into()], ..sample() }).unwrap().unwrap();
+        assert_eq!(new["sourceRanges"], json!(["2001:db8::/64"]));
         let all = make(Rule { protocol: ANY, dst_port: ANY, direction: Direction::Outbound, ..sample() })
             .unwrap()
             .unwrap();

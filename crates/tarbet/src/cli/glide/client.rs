@@ -4,10 +4,13 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use reqwest::Method;
+use reqwest::header::{AUTHORIZATION, HeaderValue};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tarbet_identity::Secret;
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::{ground, nets};
+use tarbet_telemetry::problem::chain;
 
 use super::GlideArgs;
 use crate::cli::endpoint::{Endpoint, state_folder};
@@ -63,6 +66,66 @@ impl Settings {
     }
 }
 
+/// What the orchestrator is believed by, and what it is shown.
+struct Trust {
+    authority: Option<PathBuf>,
+    identity: Option<PathBuf>,
+    token: Option<PathBuf>,
+}
+
+impl Trust {
+    fn of(args: &GlideArgs) -> Self {
+        Self {
+            authority: args.ca_file.clone(),
+            identity: args.identity_file.clone(),
+            token: args.token_file.clone(),
+        }
+    }
+
+    fn of_environment() -> Self {
+        let file = |name: &str| std::env::var_os(name).map(PathBuf::from);
+        Self {
+            authority: file("TARBET_NETS_CA_FILE"),
+            identity: file("TARBET_NETS_IDENTITY_FILE"),
+            token: file("TARBET_NETS_TOKEN_FILE"),
+        }
+    }
+
+    fn client(&self, server: &str) -> Result<reqwest::Client, Problem> {
+        let failed = |what: &str, cause: String| {
+            Problem::new(&ground::CONFIG_INVALID, format!("{what} cannot be used.")).because(cause)
+        };
+        let mut client = reqwest::Client::builder();
+        if let Some(path) = &self.authority {
+            let what = "The authority of the orchestrator";
+            let pem = std::fs::read(path).map_err(|error| failed(what, error.to_string()))?;
+            let found = reqwest::Certificate::from_pem_bundle(&pem);
+            for certificate in found.map_err(|error| failed(what, chain(&error)))? {
+                client = client.add_root_certificate(certificate);
+            }
+        }
+        if let Some(path) = &self.identity {
+            let what = "Your certificate";
+            let pem = Secret::from_file(path).map_err(|error| failed(what, chain(&error)))?;
+            let identity = reqwest::Identity::from_pem(pem.expose().as_bytes());
+            client = client.identity(identity.map_err(|error| failed(what, chain(&error)))?);
+        }
+        if let Some(path) = &self.token {
+            let what = "Your token";
+            let near = ["http://127.0.0.1", "http://localhost", "http://[::1]"];
+            if !server.starts_with("https://") && !near.iter().any(|near| server.starts_with(near)) {
+                return Err(failed(what, format!("{server} is neither TLS nor on this machine")));
+            }
+            let token = Secret::from_file(path).map_err(|error| failed(what, chain(&error)))?;
+            let value = HeaderValue::from_str(&format!("Bearer {}", token.expose()));
+            let mut value = value.map_err(|_| failed(what, "it has odd characters".into()))?;
+            value.set_sensitive(true);
+            client = client.default_headers([(AUTHORIZATION, value)].into_iter().collect());
+        }
+        client.build().map_err(|error| failed("The client", chain(&error)))
+    }
+}
+
 /// A conversation with one orchestrator.
 pub struct Glide {
     pub server: String,
@@ -75,7 +138,7 @@ pub struct Glide {
 }
 
 impl Glide {
-    pub fn new(args: &GlideArgs, settings: &Settings, format: Format) -> Self {
+    pub fn new(args: &GlideArgs, settings: &Settings, format: Format) -> Result<Self, Problem> {
         let mut how = Vec::new();
         if args.plan {
             how.push(("plan", "true".to_owned()));
@@ -87,30 +150,30 @@ impl Glide {
             how.push(("expect", digest.clone()));
         }
         let server = args.server.clone().unwrap_or_else(|| settings.server());
-        Self {
+        Ok(Self {
             server: server.trim_end_matches('/').to_owned(),
             namespace: args.namespace.clone().unwrap_or_else(|| settings.active_namespace.clone()),
             format,
             how,
             plan: args.plan,
             detach: args.detach,
-            http: reqwest::Client::new(),
-        }
+            http: Trust::of(args).client(&server)?,
+        })
     }
 
     /// A conversation that only asks.
-    pub fn reading(server: Option<String>) -> Self {
+    pub fn reading(server: Option<String>) -> Result<Self, Problem> {
         let settings = Settings::read();
         let server = server.unwrap_or_else(|| settings.server());
-        Self {
+        Ok(Self {
             server: server.trim_end_matches('/').to_owned(),
             namespace: settings.active_namespace,
             format: Format::Table,
             how: Vec::new(),
             plan: false,
             detach: false,
-            http: reqwest::Client::new(),
-        }
+            http: Trust::of_environment().client(&server)?,
+        })
     }
 
     /// One request; nothing is a body that is null.
@@ -128,9 +191,7 @@ impl Glide {
         let hop = format!("tarbet glide → orchestrator at {}", self.server);
         let unreachable = |error: reqwest::Error| {
             let message = format!("The orchestrator at {} does not answer.", self.server);
-            Problem::new(&nets::ORCHESTRATOR_UNREACHABLE, message)
-                .at(hop.clone())
-                .because(tarbet_telemetry::problem::chain(&error))
+            Problem::new(&nets::ORCHESTRATOR_UNREACHABLE, message).at(hop.clone()).because(chain(&error))
         };
         let pairs: Vec<String> =
             query.iter().map(|(key, value)| format!("{key}={}", escape(value))).collect();

@@ -31,7 +31,7 @@ pub(super) async fn start(
     store: &Store,
 ) -> Result<Networks, Problem> {
     let settings = with_free_ports(placed(&config.nets, folder));
-    let url = format!("http://{}:{}", settings.server.host, settings.server.port);
+    let url = format!("{}://{}:{}", settings.security.scheme(), settings.server.host, settings.server.port);
     let around = Surroundings {
         store: store.clone(),
         sharing: if is_shared(&config.store()) { Sharing::Shared } else { Sharing::Alone },

@@ -1,0 +1,211 @@
+//! The tag service over gRPC on each store, beside bare Redis commands, which is what the original makes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use futures::{StreamExt, TryStreamExt, stream};
+use tarbet_nets::wire::tags::tag_service_client::TagServiceClient;
+use tarbet_nets::wire::tags::{GetTagRequest, ResolveTagRequest, SetTagRequest, TagMapping};
+use tarbet_testbed::product::{Agent, Product};
+use tarbet_testbed::{Lease, Redis};
+use tonic::transport::Channel;
+
+use super::in_turn;
+use crate::figure::{Figure, Mark, Section};
+use crate::{Bench, cpu};
+
+const CALLS: usize = 500;
+const CLIENTS: usize = 16;
+const MEMBERS: usize = 10;
+const PEER: &str = "bare Redis";
+
+/// A tag service that runs alone, and one connection to it.
+struct Service {
+    name: &'static str,
+    process: Agent,
+    client: TagServiceClient<Channel>,
+    ports: Lease,
+}
+
+impl Service {
+    async fn start(product: &Product, name: &'static str, store: &[String]) -> Result<Self> {
+        let ports = Lease::block(2)?;
+        let at = |index| format!("127.0.0.1:{}", ports.port(index));
+        let (tags, values) = (at(0), at(1));
+        let mut args = vec!["tags", "--listen", &tags, "--kv-listen", &values];
+        for setting in store {
+            args.extend(["--set", setting]);
+        }
+        let process = product.role(&format!("tags-{name}"), &args, &[]).await?;
+        let client = TagServiceClient::connect(format!("http://{tags}")).await?;
+        Ok(Self { name, process, client, ports })
+    }
+
+    async fn set(&self, tag: TagMapping) -> Result<()> {
+        self.client.clone().set_tag(SetTagRequest { tag: Some(tag) }).await?;
+        Ok(())
+    }
+
+    async fn get(&self, name: &str) -> Result<()> {
+        let answer = self.client.clone().get_tag(GetTagRequest { tag_name: name.into() }).await?;
+        ensure!(answer.into_inner().tag.is_some_and(|tag| tag.ip.is_some()), "{name} has no address");
+        Ok(())
+    }
+
+    async fn resolve(&self, name: &str, members: usize) -> Result<()> {
+        let answer = self.client.clone().resolve_tag(ResolveTagRequest { tag_name: name.into() }).await?;
+        let found = answer.into_inner().tags.len();
+        ensure!(found == members, "{name} resolves to {found}");
+        Ok(())
+    }
+
+    /// GetTag a second with many clients, each with a connection of its own.
+    async fn crowd(&self, time: Duration) -> Result<f64> {
+        let count = Arc::new(AtomicU64::new(0));
+        let begun = Instant::now();
+        let url = format!("http://127.0.0.1:{}", self.ports.port(0));
+        let clients = (0..CLIENTS).map(|_| {
+            let (count, url) = (Arc::clone(&count), url.clone());
+            tokio::spawn(async move {
+                let mut client = TagServiceClient::connect(url).await?;
+                while begun.elapsed() < time {
+                    client.get_tag(GetTagRequest { tag_name: "leaf-0".into() }).await?;
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+                anyhow::Ok(())
+            })
+        });
+        for client in clients.collect::<Vec<_>>() {
+            client.await??;
+        }
+        Ok(count.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64())
+    }
+}
+
+fn leaf(name: String, number: usize) -> TagMapping {
+    let ip = std::net::Ipv4Addr::from(0x0a00_0000 + (number as u32 % 0xff_ffff));
+    let uri = Some(format!("memory/east/default/{name}"));
+    TagMapping { name, child_tags: Vec::new(), uri, ip: Some(ip.to_string()) }
+}
+
+pub(super) async fn measure(bench: &Bench) -> Result<Vec<Section>> {
+    let (product, redis) = (Product::new(&bench.binary)?, Redis::start().await?);
+    let file = product.folder().path().join("tags.redb").display().to_string();
+    let kind = |kind: &str| format!("store.kind={kind}");
+    let services = [
+        Service::start(&product, "memory", &[kind("memory")]).await?,
+        Service::start(&product, "redb", &[kind("redb"), format!("store.path={file}")]).await?,
+        Service::start(&product, "Redis", &[kind("redis"), format!("store.url={}", redis.url())]).await?,
+    ];
+    for service in &services {
+        for number in 0..MEMBERS {
+            service.set(leaf(format!("leaf-{number}"), number)).await?;
+        }
+        let child_tags = (0..MEMBERS).map(|number| format!("leaf-{number}")).collect();
+        service.set(TagMapping { name: "group".into(), child_tags, uri: None, ip: None }).await?;
+    }
+    let bare = redis::Client::open(redis.url())?.get_multiplexed_async_connection().await?;
+    let mut times = vec![[const { Vec::new() }; 3]; services.len()];
+    let mut peer = [const { Vec::new() }; 2];
+    let mut crowd = Vec::new();
+    for round in 0..bench.scale.rounds {
+        for (service, [get, set, resolve]) in services.iter().zip(&mut times) {
+            get.push(in_turn(CALLS, |_| service.get("leaf-0")).await?);
+            set.push(
+                in_turn(CALLS, |number| service.set(leaf(format!("new-{round}-{number}"), number))).await?,
+            );
+            resolve.push(in_turn(CALLS, |_| service.resolve("group", MEMBERS)).await?);
+        }
+        for (command, runs) in ["GET", "SET"].into_iter().zip(&mut peer) {
+            runs.push(
+                in_turn(CALLS, |number| ask(bare.clone(), command, format!("{round}-{number}"))).await?,
+            );
+        }
+        crowd.push(services[0].crowd(Duration::from_secs(bench.scale.seconds)).await?);
+    }
+    let note = format!(
+        "One client over gRPC, {CALLS} calls one after another; the middle one. ResolveTag is of a group of \
+         {MEMBERS}. The peer is one command of a Redis client to the same Redis. The original takes 0.3 to 0.4 ms \
+         on Redis."
+    );
+    let mut single = Section::new("Tags: one client", &note);
+    for (service, [get, set, resolve]) in services.iter().zip(times) {
+        let most = Mark::AtMost(if service.name == "Redis" { 0.2 } else { 0.1 });
+        let [got, put] = &peer;
+        for (call, runs, peer) in [("GetTag", get, got), ("SetTag", set, put), ("ResolveTag", resolve, got)] {
+            let figure = Figure::new(format!("{call}, {}", service.name), "ms", runs);
+            single.push(figure.beside(PEER, peer.iter().copied()).mark(most.clone()));
+        }
+    }
+    let mut many = Section::new(
+        "Tags: many clients",
+        &format!(
+            "{CLIENTS} clients with a connection each, one call at a time; load and service share the cores."
+        ),
+    );
+    many.push(Figure::new("GetTag", "calls/s", crowd).mark(Mark::AtLeast(30_000.0)));
+    drop(services);
+    Ok(vec![single, many, million(bench, &product).await?])
+}
+
+async fn ask(mut bare: redis::aio::MultiplexedConnection, command: &str, key: String) -> Result<()> {
+    let mut words = redis::cmd(command);
+    words.arg(key);
+    if command == "SET" {
+        words.arg("10.0.0.4");
+    }
+    let _: redis::Value = words.query_async(&mut bare).await?;
+    Ok(())
+}
+
+/// As many tags as the service is meant to hold.
+async fn million(bench: &Bench, product: &Product) -> Result<Section> {
+    const GROUP: usize = 100;
+    let count = if bench.scale.rounds > 3 { 1_000_000 } else { 100_000 };
+    let service = Service::start(product, "million", &["store.kind=memory".into()]).await?;
+    let begun = Instant::now();
+    stream::iter(0..count / GROUP)
+        .map(Ok::<_, anyhow::Error>)
+        .try_for_each_concurrent(64, |group| {
+            let service = &service;
+            async move {
+                let names: Vec<String> =
+                    (1..GROUP).map(|leaf| format!("default.east.m{group}-{leaf}")).collect();
+                for (number, name) in names.iter().enumerate() {
+                    service.set(leaf(name.clone(), group * GROUP + number)).await?;
+                }
+                let name = format!("group-{group}");
+                service.set(TagMapping { name, child_tags: names, uri: None, ip: None }).await
+            }
+        })
+        .await?;
+    let filled = count as f64 / begun.elapsed().as_secs_f64();
+    let resident = cpu::resident_mib(service.process.process.pid())?;
+    let (mut get, mut resolve) = (Vec::new(), Vec::new());
+    for _ in 0..bench.scale.rounds {
+        let pick = |number: usize| number * 7919 % (count / GROUP);
+        get.push(in_turn(CALLS, |n| service.get_owned(format!("default.east.m{}-1", pick(n)))).await?);
+        resolve
+            .push(in_turn(CALLS, |n| service.resolve_owned(format!("group-{}", pick(n)), GROUP - 1)).await?);
+    }
+    let note =
+        format!("{count} tags in groups of {GROUP}, set over gRPC, in a service that keeps them in memory.");
+    let mut section = Section::new("Tags: very many", &note);
+    section.push(Figure::new("GetTag", "ms", get));
+    section.push(Figure::new(format!("ResolveTag of {} members", GROUP - 1), "ms", resolve));
+    section.push(Figure::new("tags set", "calls/s", [filled]));
+    section.push(Figure::new("memory of the service", "MiB", [resident]));
+    Ok(section)
+}
+
+impl Service {
+    async fn get_owned(&self, name: String) -> Result<()> {
+        self.get(&name).await
+    }
+
+    async fn resolve_owned(&self, name: String, members: usize) -> Result<()> {
+        self.resolve(&name, members).await
+    }
+}

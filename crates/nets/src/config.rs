@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::error::Error;
 use crate::model::Flags;
+use crate::tags::RemoteTags;
 use crate::trust::{DialTrust, ListenTrust};
 
 /// Everything the orchestrator can be told.
@@ -29,6 +30,8 @@ pub struct NetsConfig {
     pub address_space: Vec<IpNet>,
     /// The tag service, which is part of this process.
     pub tag_service: ListenConfig,
+    /// A tag service in another process, instead of the one here.
+    pub remote_tags: Option<RemoteTags>,
     /// The tag service for clients of the first generation; it needs a port of its own.
     pub seed_tag_service: Option<ListenConfig>,
     /// The key-value service, which is part of this process.
@@ -62,6 +65,7 @@ impl Default for NetsConfig {
             namespaces: BTreeMap::new(),
             address_space: vec![IpNet::new_assert(std::net::Ipv4Addr::new(10, 0, 0, 0).into(), 8)],
             tag_service: ListenConfig { host: "127.0.0.1".into(), port: 8085 },
+            remote_tags: None,
             seed_tag_service: None,
             kv_store: ListenConfig { host: "127.0.0.1".into(), port: 8086 },
             feature_flags: BTreeMap::new(),
@@ -187,7 +191,7 @@ pub struct DeploymentConfig {
 }
 
 /// Ports are written with and without quotes.
-fn port<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
+pub(crate) fn port<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Spelling {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::model::Mapping;
+use crate::plan::target::Owner;
 
 pub use remote::RemoteController;
 
@@ -28,6 +29,20 @@ pub struct ConnectRequest {
     pub spaces_a: Vec<String>,
     /// The spaces in the other.
     pub spaces_b: Vec<String>,
+}
+
+impl ConnectRequest {
+    /// To connect a network of one's own with that of another cloud.
+    pub fn between(own: &Owner, other: &Owner) -> Self {
+        Self {
+            cloud_a: own.cloud.clone(),
+            cloud_b: other.cloud.clone(),
+            namespace_a: own.namespace.clone(),
+            namespace_b: other.namespace.clone(),
+            spaces_a: vec![own.space.to_string()],
+            spaces_b: vec![other.space.to_string()],
+        }
+    }
 }
 
 /// The orchestrator, seen from a plugin.

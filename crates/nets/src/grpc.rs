@@ -61,7 +61,10 @@ pub fn told(status: &Status, hop: &str, unreachable: &'static Code) -> Error {
     if let Some(problem) = carried {
         return problem.into();
     }
+    // What never came to an answer has a cause of its own: the connection.
+    let broken = std::error::Error::source(status).is_some();
     let code = match status.code() {
+        _ if broken => unreachable,
         tonic::Code::Unavailable | tonic::Code::DeadlineExceeded => unreachable,
         tonic::Code::Unimplemented => &nets::UNSUPPORTED,
         tonic::Code::InvalidArgument => &nets::INVALID,

@@ -42,7 +42,10 @@ pub async fn nets(config: NetsConfig, around: &Surroundings) -> Result<Orchestra
         return Err(Error::setting(setting, message));
     }
     let part = around.health.part("nets");
-    let tags = start_tags(around).await?;
+    let tags = match &config.remote_tags {
+        Some(remote) => Tags::remote(remote)?,
+        None => start_tags(around).await?,
+    };
     let late = LateController::default();
     let mut clouds = Clouds::new();
     for plugin in &config.cloud_plugins {
@@ -68,7 +71,10 @@ pub async fn nets(config: NetsConfig, around: &Surroundings) -> Result<Orchestra
     let rest = Door::bind("nets.server", &server.host, server.port, trust, &["h2", "http/1.1"]).await?;
     let rpc = Door::bind("nets.server", &server.host, server.rpc_port, trust, &["h2"]).await?;
     rpc.serve(around, "orchestrator gRPC", orchestrator.routes());
-    listen_tags(around, &tags, &config.tag_service, config.seed_tag_service.as_ref(), trust).await?;
+    // Whoever keeps the tags serves them.
+    if config.remote_tags.is_none() {
+        listen_tags(around, &tags, &config.tag_service, config.seed_tag_service.as_ref(), trust).await?;
+    }
     let kv = Door::bind("nets.kvStore", &config.kv_store.host, config.kv_store.port, trust, &["h2"]).await?;
     kv.serve(around, "key-value service", Routes::new(orchestrator.values().service()));
     let router = rest.gate.rest(orchestrator.router());

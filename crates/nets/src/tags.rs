@@ -5,11 +5,12 @@
 //! they missed. A change meets the counter as a condition: whoever was behind catches up and decides anew.
 //! [`Tags::follow`] is the task that keeps a reader of a shared store up to date.
 
+mod far;
 mod records;
 mod seed;
 mod today;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use tarbet_store::Store;
@@ -18,7 +19,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::plan::tags::{Graph, Mapping, TagError, Write};
+use crate::plan::target;
+use far::{Far, FarChange};
 use records::{Records, Seen};
+
+pub use far::{RemoteTags, TagWire};
 
 /// Writes in one commit: a removal of a large group is cut into several, each of which leaves sound tags.
 const CHUNK: usize = 200;
@@ -41,7 +46,16 @@ struct Inner {
     graph: RwLock<Graph>,
     /// Held over deciding, committing and applying, so that each decision sees all before it.
     writer: Mutex<Option<Seen>>,
-    records: Records,
+    kept: Kept,
+}
+
+/// Where the tags are kept.
+#[derive(Debug)]
+enum Kept {
+    /// In our store.
+    Here(Records),
+    /// In another process. One reads at a time, so that nobody writes older news over newer.
+    There(Far, Mutex<()>),
 }
 
 /// What a change touched.
@@ -59,7 +73,79 @@ impl Tags {
         let records = Records::new(store, sharing)?;
         let (graph, seen) = records.load().await?;
         tracing::info!(tags = graph.len(), "Tags are loaded.");
-        Ok(Self(Arc::new(Inner { graph: RwLock::new(graph), writer: Mutex::new(seen), records })))
+        Ok(Self(Arc::new(Inner {
+            graph: RwLock::new(graph),
+            writer: Mutex::new(seen),
+            kept: Kept::Here(records),
+        })))
+    }
+
+    /// The tags of a service elsewhere.
+    pub fn remote(config: &RemoteTags) -> Result<Self, Error> {
+        let kept = Kept::There(Far::new(config)?, Mutex::default());
+        Ok(Self(Arc::new(Inner { graph: RwLock::default(), writer: Mutex::default(), kept })))
+    }
+
+    /// Reads these tags, all below them and who follows them, where they are kept elsewhere. What is asked of
+    /// them afterwards is as true as this.
+    pub async fn look<S: AsRef<str>>(&self, names: &[S]) -> Result<(), Error> {
+        let Kept::There(far, looking) = &self.0.kept else { return Ok(()) };
+        let _turn = looking.lock().await;
+        self.read_below(far, names).await
+    }
+
+    async fn read_below<S: AsRef<str>>(&self, far: &Far, names: &[S]) -> Result<(), Error> {
+        let names: Vec<&str> =
+            names.iter().map(AsRef::as_ref).filter(|name| target::parse(name).is_none()).collect();
+        let writes = far.below(&names, |told| far::agree(&self.graph(), told)).await?;
+        self.apply(&writes);
+        let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
+        self.note_followers(far, &names).await
+    }
+
+    /// The same with all tags above this one, where the service can list them.
+    pub async fn look_above(&self, tag: &str) -> Result<(), Error> {
+        let Kept::There(far, looking) = &self.0.kept else { return Ok(()) };
+        let _turn = looking.lock().await;
+        self.read_all(far).await?;
+        self.read_below(far, &[tag]).await?;
+        let above = self.graph().names_above(tag);
+        self.note_followers(far, &above).await
+    }
+
+    /// All tags, where they are kept elsewhere and can be listed.
+    pub async fn look_all(&self) -> Result<(), Error> {
+        let Kept::There(far, looking) = &self.0.kept else { return Ok(()) };
+        let _turn = looking.lock().await;
+        self.read_all(far).await
+    }
+
+    async fn read_all(&self, far: &Far) -> Result<(), Error> {
+        let Some(all) = far.list().await? else { return Ok(()) };
+        let told: HashSet<&str> = all.iter().map(|tag| tag.name.as_str()).collect();
+        let gone: Vec<Mapping> = {
+            let graph = self.graph();
+            let known = graph.list().into_iter().filter(|known| !told.contains(known.name.as_str()));
+            known.map(|known| Mapping { name: known.name, ..Mapping::default() }).collect()
+        };
+        let writes: Vec<Write> = {
+            let graph = self.graph();
+            all.iter().chain(&gone).flat_map(|told| far::agree(&graph, told)).collect()
+        };
+        self.apply(&writes);
+        Ok(())
+    }
+
+    async fn note_followers(&self, far: &Far, names: &[String]) -> Result<(), Error> {
+        for (tag, now) in far.followers(names).await? {
+            let before: BTreeSet<String> = self.subscribers(&tag).into_iter().collect();
+            let now: BTreeSet<String> = now.into_iter().collect();
+            let mut writes: Vec<Write> =
+                before.difference(&now).map(|who| Write::Unsubscribe(tag.clone(), who.clone())).collect();
+            writes.extend(now.difference(&before).map(|who| Write::Subscribe(tag.clone(), who.clone())));
+            self.apply(&writes);
+        }
+        Ok(())
     }
 
     fn graph(&self) -> RwLockReadGuard<'_, Graph> {
@@ -124,35 +210,55 @@ impl Tags {
 
     /// Makes or changes a tag.
     pub async fn set(&self, tag: &Mapping) -> Result<Changed, Error> {
-        self.change(&tag.name, |graph| graph.set(tag)).await
+        self.change(&tag.name, &FarChange::Set(tag), |graph| graph.set(tag)).await
     }
 
     /// Takes a member out of a group.
     pub async fn delete_member(&self, parent: &str, child: &str) -> Result<Changed, Error> {
-        self.change(parent, |graph| graph.delete_member(parent, child)).await
+        let there = FarChange::DeleteMember(parent, child);
+        self.change(parent, &there, |graph| graph.delete_member(parent, child)).await
     }
 
     /// Removes a tag with all that refers to it.
     pub async fn delete(&self, tag: &str) -> Result<Changed, Error> {
-        self.change(tag, |graph| graph.delete(tag)).await
+        self.change(tag, &FarChange::Delete(tag), |graph| graph.delete(tag)).await
     }
 
     /// Notes a subscriber.
     pub async fn subscribe(&self, tag: &str, subscriber: &str) -> Result<Changed, Error> {
-        self.change(tag, |graph| graph.subscribe(tag, subscriber)).await
+        let there = FarChange::Subscribe(tag, subscriber);
+        self.change(tag, &there, |graph| graph.subscribe(tag, subscriber)).await
     }
 
     /// Forgets a subscriber.
     pub async fn unsubscribe(&self, tag: &str, subscriber: &str) -> Result<Changed, Error> {
-        self.change(tag, |graph| Ok(graph.unsubscribe(tag, subscriber))).await
+        let there = FarChange::Unsubscribe(tag, subscriber);
+        self.change(tag, &there, |graph| Ok(graph.unsubscribe(tag, subscriber))).await
     }
 
     async fn change(
         &self,
         tag: &str,
+        there: &FarChange<'_>,
         decide: impl Fn(&Graph) -> Result<Vec<Write>, TagError>,
     ) -> Result<Changed, Error> {
         let mut seen = self.0.writer.lock().await;
+        let records = match &self.0.kept {
+            Kept::Here(records) => records,
+            Kept::There(far, _) => {
+                self.look_above(tag).await?;
+                let (writes, affected) = {
+                    let graph = self.graph();
+                    (decide(&graph)?, graph.affected(tag))
+                };
+                let changed = !writes.is_empty();
+                if changed {
+                    far.make(there).await?;
+                    self.apply(&writes);
+                }
+                return Ok(Changed { changed, affected });
+            }
+        };
         let mut outcome = Changed::default();
         'decide: loop {
             let (writes, affected) = {
@@ -167,14 +273,14 @@ impl Tags {
             };
             outcome.affected.extend(affected);
             for part in writes.chunks(CHUNK) {
-                match self.0.records.commit(part, *seen).await {
+                match records.commit(part, *seen).await {
                     Ok(now) => {
                         self.apply(part);
                         *seen = now;
                         outcome.changed = true;
                     }
                     Err(tarbet_store::Error::Conflict { .. }) => {
-                        self.catch_up(&mut seen).await?;
+                        self.catch_up(records, &mut seen).await?;
                         continue 'decide;
                     }
                     Err(error) => return Err(error.into()),
@@ -191,15 +297,15 @@ impl Tags {
         }
     }
 
-    async fn catch_up(&self, seen: &mut Option<Seen>) -> Result<(), Error> {
-        match self.0.records.missed(*seen).await? {
+    async fn catch_up(&self, records: &Records, seen: &mut Option<Seen>) -> Result<(), Error> {
+        match records.missed(*seen).await? {
             records::Missed::Nothing => {}
             records::Missed::Writes(writes, now) => {
                 self.apply(&writes);
                 *seen = Some(now);
             }
             records::Missed::TooMuch => {
-                let (graph, now) = self.0.records.load().await?;
+                let (graph, now) = records.load().await?;
                 *self.0.graph.write().unwrap_or_else(PoisonError::into_inner) = graph;
                 *seen = now;
             }
@@ -209,13 +315,18 @@ impl Tags {
 
     /// Reads what others changed since the last look.
     pub async fn refresh(&self) -> Result<(), Error> {
+        let Kept::Here(records) = &self.0.kept else { return Ok(()) };
         let mut seen = self.0.writer.lock().await;
-        self.catch_up(&mut seen).await
+        self.catch_up(records, &mut seen).await
     }
 
     /// Keeps up with other processes until `stop`. Returns at once where nobody else writes.
     pub async fn follow(&self, stop: CancellationToken) {
-        let Some(mut watch) = self.0.records.watch() else {
+        let watch = match &self.0.kept {
+            Kept::Here(records) => records.watch(),
+            Kept::There(..) => None,
+        };
+        let Some(mut watch) = watch else {
             return stop.cancelled().await;
         };
         loop {

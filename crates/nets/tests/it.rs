@@ -12,6 +12,7 @@ mod it {
     mod local;
     mod orchestrator;
     mod pairs;
+    mod remote_tags;
     mod replicas;
     mod sim;
     mod tags;

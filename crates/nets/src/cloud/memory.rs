@@ -216,15 +216,7 @@ impl Cloud for MemoryCloud {
                         self.lock().peerings.insert((space.min(owner.space), space.max(owner.space)));
                     }
                     Need::Vpn(owner) => {
-                        let request = ConnectRequest {
-                            cloud_a: self.name.clone(),
-                            cloud_b: owner.cloud,
-                            namespace_a: namespace.into(),
-                            namespace_b: owner.namespace,
-                            spaces_a: vec![space.to_string()],
-                            spaces_b: vec![owner.space.to_string()],
-                        };
-                        self.controller.connect(request).await?;
+                        self.controller.connect(ConnectRequest::between(&own, &owner)).await?;
                     }
                 }
             }

@@ -1,6 +1,8 @@
 //! The orchestrator over today's wire.
 
 use async_trait::async_trait;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use ipnet::IpNet;
 use tarbet_telemetry::Coded;
 use tarbet_telemetry::codes::nets;
@@ -45,26 +47,23 @@ impl RemoteController {
         Ok(Self(places.iter().map(client).collect::<Result<_, Error>>()?))
     }
 
-    /// Asks one after another until one answers that leads.
+    /// Asks all at once: those that do not lead say so, and one that hangs keeps nobody waiting.
     async fn ask<T, F>(&self, call: impl Fn(ControllerClient<Line>) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
+        let mut asked: FuturesUnordered<F> = self.0.iter().cloned().map(call).collect();
         let mut refused = None;
-        for client in &self.0 {
-            match call(client.clone()).await {
+        while let Some(answer) = asked.next().await {
+            let status = match answer {
                 Ok(answer) => return Ok(answer.into_inner()),
-                Err(status) => {
-                    let error =
-                        grpc::told(&status, "cloud plugin → orchestrator", &nets::ORCHESTRATOR_UNREACHABLE);
-                    if ![nets::STANDBY.id, nets::ORCHESTRATOR_UNREACHABLE.id]
-                        .contains(&&*error.problem().code)
-                    {
-                        return Err(error);
-                    }
-                    refused.get_or_insert(error);
-                }
+                Err(status) => status,
+            };
+            let error = grpc::told(&status, "cloud plugin → orchestrator", &nets::ORCHESTRATOR_UNREACHABLE);
+            if ![nets::STANDBY.id, nets::ORCHESTRATOR_UNREACHABLE.id].contains(&&*error.problem().code) {
+                return Err(error);
             }
+            refused.get_or_insert(error);
         }
         Err(refused.unwrap_or_else(|| Error::Internal("there is no orchestrator to ask".into())))
     }

@@ -112,15 +112,7 @@ impl Local {
                 Need::Peering(owner) => self.peer(&name.network, &owner).await?,
                 Need::Public => self.open_public(namespace).await?,
                 Need::Vpn(owner) => {
-                    let request = ConnectRequest {
-                        cloud_a: self.name.clone(),
-                        cloud_b: owner.cloud,
-                        namespace_a: namespace.clone(),
-                        namespace_b: owner.namespace,
-                        spaces_a: vec![space.to_string()],
-                        spaces_b: vec![owner.space.to_string()],
-                    };
-                    self.controller.connect(request).await?;
+                    self.controller.connect(ConnectRequest::between(&own, &owner)).await?;
                 }
             }
         }

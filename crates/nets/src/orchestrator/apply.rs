@@ -214,6 +214,8 @@ impl Inner {
             Err(error) if error.is_not_found() => return Ok(()),
             outcome => outcome?,
         };
+        let tags: Vec<&String> = set.rules.values().flat_map(|rule| &rule.tags).collect();
+        self.tags.look(&tags).await?;
         let renew = |rule: Rule| {
             let targets = self.targets(&rule);
             (targets != rule.targets).then_some(Rule { targets, ..rule })

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::Orchestrator;
 use crate::error::Error;
 
-/// A store that fails is asked again after this.
+/// A store that fails is asked again after this, and who leads is looked up as often.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Whether this orchestrator acts. Cheap to clone; all clones are the same.
@@ -109,12 +109,16 @@ impl Orchestrator {
         let key = TableName::new("nets-leader")?.key("lease");
         while !stop.is_cancelled() {
             let store = &self.0.lead.store;
-            if let Ok(Some((leader, _))) = store.lease_holder(&key).await {
-                self.0.lead.set(Standing::Waits(leader));
-            }
-            let asked = tokio::select! {
-                asked = store.lease(key.clone(), reached_at, lease) => asked,
-                () = stop.cancelled() => return Ok(()),
+            let mut lease = std::pin::pin!(store.lease(key.clone(), reached_at, lease));
+            let asked = loop {
+                if let Ok(Some((leader, _))) = store.lease_holder(&key).await {
+                    self.0.lead.set(Standing::Waits(leader));
+                }
+                tokio::select! {
+                    asked = &mut lease => break asked,
+                    () = tokio::time::sleep(AGAIN) => {}
+                    () = stop.cancelled() => return Ok(()),
+                }
             };
             match asked {
                 Ok(lease) => self.tenure(lease, &stop).await,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 
-use super::Orchestrator;
+use super::{Orchestrator, Target};
 use crate::config::DeploymentConfig;
 use crate::error::Error;
 use crate::model::{ResourceTag, Rule};
@@ -75,6 +75,7 @@ impl Orchestrator {
 
     /// The resources of a namespace, by their tags.
     pub async fn resources(&self, namespace: Option<&str>) -> Result<Vec<Node>, Error> {
+        self.tags().look_all().await?;
         let mut nodes = Vec::new();
         for tag in self.tags().list() {
             let (Some(parts), Some(uri)) = (ResourceTag::parse(&tag.name), &tag.uri) else { continue };
@@ -94,9 +95,15 @@ impl Orchestrator {
         Ok(nodes)
     }
 
+    /// The resource with this short name.
+    pub async fn target(&self, namespace: &str, cloud: &str, name: &str) -> Result<Target, Error> {
+        self.tags().look(&[format!("{namespace}.{cloud}.{name}")]).await?;
+        self.0.resource(namespace, cloud, name)
+    }
+
     /// The rules of a resource, as its cloud has them.
     pub async fn rules(&self, namespace: &str, cloud: &str, name: &str) -> Result<Vec<Rule>, Error> {
-        let target = self.0.resource(namespace, cloud, name)?;
+        let target = self.target(namespace, cloud, name).await?;
         self.0.places.cloud(cloud)?.permit_list(namespace, &target.uri).await
     }
 
@@ -131,6 +138,7 @@ impl Orchestrator {
     }
 
     async fn policy(&self) -> Result<Policy, Error> {
+        self.tags().look_all().await?;
         let mut policy = Policy::default();
         for tag in self.tags().list() {
             let (Some(parts), Some(uri)) = (ResourceTag::parse(&tag.name), &tag.uri) else { continue };

@@ -15,7 +15,7 @@ use crate::model::{ResourceTag, Rule, Subscriber};
 use crate::plan::connect::{Side, Step};
 use crate::plan::rule::Mistake;
 use crate::plan::tags::{Mapping, TagError};
-use crate::plan::target::{Owner, Place};
+use crate::plan::target::Place;
 use crate::plan::{rule, target};
 
 /// A request that changes something.
@@ -111,6 +111,33 @@ impl Target {
 }
 
 impl Request {
+    /// The tags it is about, which are looked at before anything is decided.
+    fn tags(&self) -> Vec<String> {
+        let of = |rules: &[Rule]| rules.iter().flat_map(|rule| rule.tags.clone()).collect::<Vec<_>>();
+        match self {
+            Self::Create { namespace, cloud, name, .. } | Self::DeleteResource { namespace, cloud, name } => {
+                vec![format!("{namespace}.{cloud}.{name}")]
+            }
+            Self::AddRules { rules, .. } => of(rules),
+            Self::AddTagRules { tag, rules } => [of(rules), vec![tag.clone()]].concat(),
+            Self::DeleteTagRules { tag, .. } | Self::DeleteTag(tag) | Self::DeleteMember(tag, _) => {
+                vec![tag.clone()]
+            }
+            Self::SetTag(tag) => vec![tag.name.clone()],
+            Self::Attach { .. } | Self::DeleteRules { .. } | Self::Connect(_) | Self::Prune => Vec::new(),
+        }
+    }
+
+    /// The tag it changes, if it does: whoever follows one above it is touched too.
+    fn changes(&self) -> Option<String> {
+        match self {
+            Self::DeleteResource { namespace, cloud, name } => Some(format!("{namespace}.{cloud}.{name}")),
+            Self::SetTag(tag) => Some(tag.name.clone()),
+            Self::DeleteTag(tag) | Self::DeleteMember(tag, _) => Some(tag.clone()),
+            _ => None,
+        }
+    }
+
     /// A few words for lists.
     pub fn title(&self) -> String {
         match self {
@@ -137,6 +164,10 @@ impl Request {
 impl Inner {
     /// The calls a request takes. None at all means that everything is so already.
     pub(super) async fn plan(&self, request: &Request) -> Result<Vec<Call>, Error> {
+        self.tags.look(&request.tags()).await?;
+        if let Some(tag) = request.changes() {
+            self.tags.look_above(&tag).await?;
+        }
         match request {
             Request::Create { namespace, cloud, name, description } => {
                 self.plan_create(namespace, cloud, name, description).await
@@ -296,7 +327,7 @@ impl Inner {
         let mut calls = Vec::new();
         for need in needs(rules, &own, &map)? {
             if let Need::Vpn(owner) = need {
-                let request = connect_request(&own, &owner);
+                let request = ConnectRequest::between(&own, &owner);
                 let done = self.link(&request).await?.next() == Step::Done;
                 let same = |call: &Call| matches!(call, Call::Connect(other) if other.cloud_b == request.cloud_b && other.namespace_b == request.namespace_b);
                 if !done && !calls.iter().any(same) {
@@ -446,15 +477,4 @@ impl Inner {
 fn propagate(subscribers: BTreeSet<String>) -> Option<Call> {
     let subscribers: Vec<String> = subscribers.into_iter().collect();
     (!subscribers.is_empty()).then_some(Call::Propagate { subscribers })
-}
-
-fn connect_request(own: &Owner, other: &Owner) -> ConnectRequest {
-    ConnectRequest {
-        cloud_a: own.cloud.clone(),
-        cloud_b: other.cloud.clone(),
-        namespace_a: own.namespace.clone(),
-        namespace_b: other.namespace.clone(),
-        spaces_a: vec![own.space.to_string()],
-        spaces_b: vec![other.space.to_string()],
-    }
 }

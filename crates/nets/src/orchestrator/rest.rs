@@ -259,7 +259,7 @@ async fn add_rules(
     Query(how): Query<How>,
     Json(rules): Json<Vec<Rule>>,
 ) -> Answer {
-    let resource = orchestrator.0.resource(&namespace, &cloud, &name)?;
+    let resource = orchestrator.target(&namespace, &cloud, &name).await?;
     change(&orchestrator, how, Request::AddRules { resource, rules }, empty).await
 }
 
@@ -287,7 +287,7 @@ async fn delete_rules(
     Query(how): Query<How>,
     Json(names): Json<Vec<String>>,
 ) -> Answer {
-    let resource = orchestrator.0.resource(&namespace, &cloud, &name)?;
+    let resource = orchestrator.target(&namespace, &cloud, &name).await?;
     change(&orchestrator, how, Request::DeleteRules { resource, names }, empty).await
 }
 
@@ -317,17 +317,26 @@ async fn delete_tag_rules(
     change(&orchestrator, how, Request::DeleteTagRules { tag, names }, empty).await
 }
 
-async fn tags(State(orchestrator): State<Orchestrator>) -> Json<Vec<Mapping>> {
-    Json(orchestrator.tags().list())
+async fn tags(State(orchestrator): State<Orchestrator>) -> Result<Json<Vec<Mapping>>, Failure> {
+    orchestrator.tags().look_all().await?;
+    Ok(Json(orchestrator.tags().list()))
 }
 
-async fn tag(State(orchestrator): State<Orchestrator>, Path(name): Path<String>) -> Json<Mapping> {
+async fn tag(
+    State(orchestrator): State<Orchestrator>,
+    Path(name): Path<String>,
+) -> Result<Json<Mapping>, Failure> {
+    orchestrator.tags().look(&[&name]).await?;
     let tag = orchestrator.tags().get(&name);
-    Json(tag.unwrap_or_else(|| Mapping { name, ..Mapping::default() }))
+    Ok(Json(tag.unwrap_or_else(|| Mapping { name, ..Mapping::default() })))
 }
 
-async fn resolve(State(orchestrator): State<Orchestrator>, Path(name): Path<String>) -> Json<Vec<Mapping>> {
-    Json(orchestrator.tags().resolve(&name))
+async fn resolve(
+    State(orchestrator): State<Orchestrator>,
+    Path(name): Path<String>,
+) -> Result<Json<Vec<Mapping>>, Failure> {
+    orchestrator.tags().look(&[&name]).await?;
+    Ok(Json(orchestrator.tags().resolve(&name)))
 }
 
 /// The body's name decides, as in the original; the path's is used where the body has none.

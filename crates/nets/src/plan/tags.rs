@@ -204,6 +204,11 @@ impl Graph {
         affected
     }
 
+    /// The tag and all that contain it.
+    pub fn names_above(&self, tag: &str) -> Vec<String> {
+        self.with_ancestors(tag).into_iter().map(str::to_owned).collect()
+    }
+
     fn with_ancestors<'a>(&'a self, tag: &'a str) -> HashSet<&'a str> {
         let mut seen = HashSet::from([tag]);
         let mut open = vec![tag];

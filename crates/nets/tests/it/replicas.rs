@@ -106,8 +106,12 @@ async fn the_second_only_looks_and_takes_over_what_a_dead_first_had_begun() {
     let body = json!({ "description": "{}" });
     let there = resource(&world.second.rest, "west", "far");
     let bare = reqwest::Client::builder().redirect(Policy::none()).build().unwrap();
-    let told = bare.put(&there).json(&body).send().await.unwrap();
-    assert_eq!(told.status().as_u16(), 307);
+    let told = eventually(PATIENCE, "the second knows who leads", || async {
+        let told = bare.put(&there).json(&body).send().await.unwrap();
+        if told.status().as_u16() == 307 { Ok(told) } else { Err(told.status()) }
+    })
+    .await
+    .unwrap();
     assert_eq!(told.headers()["location"], resource(&world.url, "west", "far"));
     assert_eq!(told.json::<Value>().await.unwrap()["code"], "TB-4206");
     assert_eq!(rest(Method::PUT, there, body).await.0, 200, "those who follow get there");

@@ -157,6 +157,15 @@ codes! {
                of tokens, every call over REST and gRPC brings one of them; where it names an authority of clients, \
                every connection shows a certificate of it."
     }
+    TAGS_UNREACHABLE = "TB-4208" "the tag service does not answer" {
+        whose: Upstream, retry: true, http: 502, exit: 1,
+        hop: "orchestrator → tag service",
+        cause: "the tag service that `remoteTags` names is not running, or its host and port are wrong",
+        remedy: "start it with `tarbet tags`, and compare its address, and its wire, with `remoteTags`",
+        page: "Tags are kept by the orchestrator itself, or by a service elsewhere. In the second case they are looked up \
+               there before each decision, and changed there first: while it is away nothing is decided by what was \
+               true before."
+    }
     NEEDS_ROOT = "TB-4301" "the local cloud needs root" {
         whose: Caller, retry: false, http: 403, exit: 4,
         hop: "local cloud, before anything was touched",

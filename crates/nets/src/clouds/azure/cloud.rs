@@ -43,15 +43,7 @@ impl Azure {
                 Need::Peering(other) => self.peer_with(&machine.group, &vnet, &other).await?,
                 Need::Public => self.open_public(&machine.group, namespace, &vnet).await?,
                 Need::Vpn(other) => {
-                    let request = ConnectRequest {
-                        cloud_a: self.name.clone(),
-                        cloud_b: other.cloud,
-                        namespace_a: namespace.into(),
-                        namespace_b: other.namespace,
-                        spaces_a: vec![space.to_string()],
-                        spaces_b: vec![other.space.to_string()],
-                    };
-                    self.controller.connect(request).await?;
+                    self.controller.connect(ConnectRequest::between(&owner, &other)).await?;
                 }
             }
         }

@@ -108,15 +108,7 @@ impl Gcp {
                 Need::Peering(owner) if owner.namespace == namespace => {}
                 Need::Peering(owner) => self.peer(&machine.project, namespace, &owner).await?,
                 Need::Vpn(owner) => {
-                    let request = ConnectRequest {
-                        cloud_a: self.name.clone(),
-                        cloud_b: owner.cloud,
-                        namespace_a: namespace.into(),
-                        namespace_b: owner.namespace,
-                        spaces_a: vec![space.to_string()],
-                        spaces_b: vec![owner.space.to_string()],
-                    };
-                    self.controller.connect(request).await?;
+                    self.controller.connect(ConnectRequest::between(&own, &owner)).await?;
                 }
             }
         }

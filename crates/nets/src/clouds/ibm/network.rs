@@ -145,15 +145,7 @@ impl Ibm {
                 Need::Peering(other) if near.contains(&other.space) => {}
                 Need::Peering(other) => self.transit(place, &other).await?,
                 Need::Vpn(other) => {
-                    let request = ConnectRequest {
-                        cloud_a: self.name.clone(),
-                        cloud_b: other.cloud,
-                        namespace_a: place.namespace.into(),
-                        namespace_b: other.namespace,
-                        spaces_a: vec![own.to_string()],
-                        spaces_b: vec![other.space.to_string()],
-                    };
-                    self.controller.connect(request).await?;
+                    self.controller.connect(ConnectRequest::between(&owner, &other)).await?;
                 }
             }
         }

@@ -1,0 +1,93 @@
+//! An orchestrator whose tags are kept by a service elsewhere, on either wire.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use tarbet_nets::tags::{RemoteTags, Sharing, TagWire, Tags};
+use tarbet_nets::trust::DialTrust;
+use tonic::service::Routes;
+
+use super::bed::{self, rest};
+
+fn resource(url: &str, name: &str) -> String {
+    format!("{url}/namespaces/default/clouds/east/resources/{name}")
+}
+
+async fn life(wire: TagWire) {
+    let far = Tags::open(&bed::memory().await, Sharing::Alone).await.unwrap();
+    let routes = match wire {
+        TagWire::Today => Routes::new(far.today()),
+        TagWire::Seed => Routes::new(far.seed()),
+    };
+    let service = bed::serve(routes).await;
+    let clouds = bed::clouds(None).await;
+    let mut config = clouds.config.clone();
+    config.remote_tags = Some(RemoteTags {
+        host: "127.0.0.1".into(),
+        port: service.address.port(),
+        wire,
+        trust: DialTrust::default(),
+    });
+    let running = bed::orchestrator(&config, &bed::memory().await).await;
+    let url = &running.rest;
+    for name in ["web", "one", "two"] {
+        let (status, made) = rest(Method::PUT, resource(url, name), json!({ "description": "{}" })).await;
+        assert_eq!(status, 200, "{made}");
+        let tag = far.get(&format!("default.east.{name}")).unwrap();
+        assert_eq!(tag.ip.as_deref(), made["ip"].as_str(), "the service elsewhere was told");
+    }
+    let set = |tag: &'static str, member: &'static str| async move {
+        let body = json!({ "name": tag, "child_tags": [member] });
+        rest(Method::POST, format!("{url}/tags/{tag}/applyMembers"), body).await
+    };
+    assert_eq!(set("inner", "default.east.one").await.0, 200);
+    assert_eq!(set("clients", "inner").await.0, 200);
+    assert_eq!(set("inner", "clients").await.0, 409, "a circle is refused");
+    let rule =
+        json!([{ "name": "web", "src_port": -1, "dst_port": 443, "protocol": 6, "tags": ["clients"] }]);
+    let rules = format!("{}/applyRules", resource(url, "web"));
+    assert_eq!(rest(Method::POST, rules.clone(), rule.clone()).await.0, 200);
+    assert_eq!(far.subscribers("clients"), ["default>east>memory/east/default/web"]);
+    let (_, plan) = rest(Method::POST, format!("{rules}?plan=true"), rule).await;
+    assert_eq!(plan["calls"], json!([]), "a second time there is nothing to do");
+
+    // Somebody else changes the tags there; the next change here sees it.
+    far.set(&tarbet_nets::plan::tags::Mapping {
+        name: "clients".into(),
+        child_tags: vec!["10.0.0.77".into()],
+        ..Default::default()
+    })
+    .await
+    .unwrap();
+    assert_eq!(set("clients", "default.east.two").await.0, 200);
+    let (_, list) = rest(Method::GET, format!("{}/rules", resource(url, "web")), Value::Null).await;
+    assert_eq!(list[0]["targets"], json!(["10.0.0.5", "10.0.0.6", "10.0.0.77"]), "{list}");
+    let member = format!("{url}/tags/clients/members/inner");
+    assert_eq!(rest(Method::DELETE, member, Value::Null).await.0, 200);
+    let (_, list) = rest(Method::GET, format!("{}/rules", resource(url, "web")), Value::Null).await;
+    assert_eq!(list[0]["targets"], json!(["10.0.0.6", "10.0.0.77"]), "{list}");
+    if wire == TagWire::Today {
+        // Only this wire can list, and so tell who follows from above.
+        let (_, all) = rest(Method::GET, format!("{url}/namespaces/default/resources"), Value::Null).await;
+        assert_eq!(all.as_array().unwrap().len(), 3, "{all}");
+        assert_eq!(set("deep", "10.0.0.88").await.0, 200);
+        assert_eq!(set("clients", "deep").await.0, 200);
+        assert_eq!(set("deep", "10.0.0.99").await.0, 200);
+        let (_, list) = rest(Method::GET, format!("{}/rules", resource(url, "web")), Value::Null).await;
+        assert_eq!(list[0]["targets"], json!(["10.0.0.6", "10.0.0.77", "10.0.0.88", "10.0.0.99"]), "{list}");
+    }
+
+    // While it is away nothing is decided by what was true before.
+    drop(service);
+    let (status, refused) = set("clients", "default.east.one").await;
+    assert_eq!((status, refused["code"].as_str()), (502, Some("TB-4208")), "{refused}");
+}
+
+#[tokio::test]
+async fn tags_elsewhere_on_todays_wire() {
+    life(TagWire::Today).await;
+}
+
+#[tokio::test]
+async fn tags_elsewhere_on_the_first_generations_wire() {
+    life(TagWire::Seed).await;
+}

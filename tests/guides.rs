@@ -4,4 +4,5 @@ mod fences;
 mod frame;
 mod jobs;
 mod operations;
+mod reach;
 mod start;

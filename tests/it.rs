@@ -25,7 +25,11 @@ mod packaging;
 #[cfg(test)]
 mod panels;
 #[cfg(test)]
+mod principals;
+#[cfg(test)]
 mod reach;
+#[cfg(test)]
+mod reload;
 #[cfg(test)]
 mod scarcity;
 #[cfg(test)]

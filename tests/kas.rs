@@ -1,13 +1,15 @@
 //! The kas protocol in the whole product: our agent at our gateways, and kubectl through them.
 
+mod beside;
 mod gitlab;
+mod kubelet;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tarbet_testbed::product::{Agent, Gateway, Product};
-use tarbet_testbed::{Kubectl, Redis, eventually, shared_pair};
+use tarbet_testbed::{Kubectl, Lease, Process, Program, Redis, eventually, shared_pair};
 
 const SOON: Duration = Duration::from_mins(1);
 
@@ -160,6 +162,41 @@ async fn through_two_gateways_and_across_the_end_of_one() {
     holder.process.restart().await.unwrap();
     holder.ready().await.unwrap();
     assert!(asked.await.unwrap().unwrap().contains("kube-system"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_of_the_kas_protocol_count_against_the_links_of_a_site() {
+    let product = product();
+    let set = ["--set", "gateway.quotas.site.links=2"];
+    let gateway = product.gateway("kas-counting", "{kind: memory}", &set).await.unwrap();
+    let (_, token) = add_site(&product, &gateway, "crowded").await;
+    let mut first = agentk(&product, "crowded-1", &token, &gateway.agents(), &[]).await;
+    let _second = agentk(&product, "crowded-2", &token, &gateway.agents(), &[]).await;
+    // Both are one way to the site, and two links of it: there is no room for a third, of either protocol.
+    metric(&gateway, "tarbet_links 1").await.unwrap();
+    let kubeconfig = shared_pair().await.unwrap().private.kubeconfig().display().to_string();
+    let file = product.folder().write("crowded-3.token", &token).unwrap();
+    let (authority, kas, native) = (product.authority(), gateway.agents(), gateway.agents());
+    for (name, address) in [("--kas-address", &kas), ("--gateway", &native)] {
+        let port = Lease::block(1).unwrap();
+        let observe = format!("127.0.0.1:{}", port.port(0));
+        let args = ["agent", name, address, "--observability-listen", &observe, "--kubeconfig", &kubeconfig];
+        let program = Program::new(env!("CARGO_BIN_EXE_tarbet")).args(args);
+        let program = program.arg("--token-file").arg(&file).arg("--ca-file").arg(&authority);
+        let _third = Process::start(product.folder(), "crowded-3", program).unwrap();
+        let told = || async {
+            let page = reqwest::get(format!("http://{observe}/readyz")).await?.text().await?;
+            anyhow::ensure!(page.contains("quotas.site.links is 2"), "{page}");
+            Ok(())
+        };
+        eventually(SOON, "the refusal", told).await.unwrap();
+    }
+    let refused = "tarbet_quota_refusals_total{limit=\"site.links\"}";
+    let page = reqwest::get(format!("{}/metrics", gateway.observability())).await.unwrap();
+    assert!(page.text().await.unwrap().contains(refused));
+    // One that leaves makes room.
+    first.process.stop().await.unwrap();
+    let _third = agentk(&product, "crowded-4", &token, &gateway.agents(), &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,9 +12,12 @@ pub mod offered;
 pub mod policy;
 pub mod tcp;
 
+mod config;
 mod dispatch;
+mod generation;
 mod info;
 mod kas;
+mod parts;
 mod run;
 
 use futures::FutureExt;
@@ -23,10 +26,11 @@ use http::{Request, Response, StatusCode};
 use tarbet_link::{Body, Denial, IncomingStream, IncomingUpgrade, Target};
 use tarbet_telemetry::codes::reach;
 
+pub use config::{AgentConfig, AtKas, Surroundings};
 pub use dispatch::{Dispatcher, Door};
 pub use info::Info;
 pub use kas::Pod;
-pub use run::{AgentConfig, AtKas, Surroundings, start};
+pub use run::{Reloaded, Running, start};
 
 /// How an agent names the key under which it is reached end to end, among the services it offers.
 pub const END_TO_END: &str = "tls/";

@@ -24,6 +24,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::agent::end_to_end;
+pub use crate::dial::ClientFiles;
 use crate::local::Way;
 use crate::names::SiteName;
 use crate::peers::{self, PeerError, Peers};
@@ -46,6 +47,13 @@ impl Client {
     /// A client of the gateway whose API listener is at `url`, with the caller's token.
     pub fn new(url: &str, token: Secret, ca_file: Option<&Path>) -> Result<Self, Problem> {
         Ok(Self::with(url, token, crate::dial::to_gateways(ca_file, None)?))
+    }
+
+    /// The same for a caller whom the gateway knows by a certificate.
+    pub fn certified(url: &str, own: ClientFiles<'_>, ca_file: Option<&Path>) -> Result<Self, Problem> {
+        // An empty credential: the certificate says who calls.
+        let connect = crate::dial::Trust::showing(ca_file, own)?.dial();
+        Ok(Self::with(url, Secret::new(String::new()), connect))
     }
 
     /// The same over any way to make connections.

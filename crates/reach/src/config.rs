@@ -9,7 +9,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use self::kas::{GitlabSection, KasSection};
+pub use self::kas::{BesideSection, GitlabSection, KasSection};
 use crate::audit::AuditConfig;
 use crate::gateway::PortConfig;
 use crate::quota::QuotaConfig;

@@ -14,12 +14,14 @@ mod module;
 mod node;
 mod ports;
 mod private;
+mod reload;
 mod ticket;
 
 pub use api::{LinkView, LinkVitals, NewSite, NewToken, SiteView, TokenView};
 pub use module::{Asker, Module};
 pub use node::{Node, Sharing};
 pub use ports::PortConfig;
+pub use reload::Reloader;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -38,10 +40,13 @@ use ports::Port;
 
 use crate::audit::{AuditLog, Writer};
 use crate::config::GatewayConfig;
-use crate::dial;
+use crate::dial::Trust;
 use crate::directory::{Directory, Principal};
 use crate::listen::{Listener, Origin};
 use crate::registry::Rhythm;
+
+/// Agents and callers come with HTTP/2, or with HTTP/1.1 and perhaps a WebSocket.
+const BOTH: &[&str] = &["h2", "http/1.1"];
 
 /// A gateway whose listeners are bound and whose tasks are not started yet.
 pub struct Gateway {
@@ -53,6 +58,7 @@ pub struct Gateway {
     private: Listener,
     ports: Vec<(Listener, Arc<Port>)>,
     audit: Option<Writer>,
+    trust: Trust,
 }
 
 /// Where the listeners ended up, for ports that were chosen by the system.
@@ -73,7 +79,7 @@ impl Gateway {
     ///
     /// `replicated` says that other gateways share the store.
     pub async fn bind(
-        config: GatewayConfig,
+        mut config: GatewayConfig,
         store: &Store,
         replicated: bool,
         metrics: &Metrics,
@@ -105,13 +111,11 @@ impl Gateway {
             }
         };
 
-        let both = ["h2", "http/1.1"];
-        let agents =
-            Listener::bind("agents", config.agents.listen, config.agents.tls.as_ref(), &both).await?;
-        let api = Listener::bind("api", config.api.listen, config.api.tls.as_ref(), &both).await?;
+        let agents = Listener::bind("agents", config.agents.listen, config.agents.tls.as_ref(), BOTH).await?;
+        let api = Listener::bind("api", config.api.listen, config.api.tls.as_ref(), BOTH).await?;
         let kube = &config.kubernetes;
         let kubernetes = if config.serve_kubernetes {
-            Some(Listener::bind("kubernetes", kube.listen, kube.tls.as_ref(), &both).await?)
+            Some(Listener::bind("kubernetes", kube.listen, kube.tls.as_ref(), BOTH).await?)
         } else {
             None
         };
@@ -130,15 +134,14 @@ impl Gateway {
         if let Some(file) = &config.admin_token_file {
             first_admin(&directory, file).await?;
         }
-        let sharing = if replicated {
-            Some(Sharing { url: advertised(&config, &private)?, rhythm: Rhythm::default() })
-        } else {
-            None
-        };
-        let connect =
-            dial::to_gateways(config.private.ca_file.as_deref(), config.private.tls_server_name.as_deref())?;
-        let node = Node::new(config, store, sharing, secret, connect, audit, metrics)?;
-        Ok(Self { node, agents, api, kubernetes, private, ports, audit: writer })
+        if replicated || config.kas.beside.is_some() {
+            config.private.advertise = Some(advertised(&config, &private)?);
+        }
+        let own = config.private.advertise.clone().filter(|_| replicated);
+        let sharing = own.map(|url| Sharing { url, rhythm: Rhythm::default() });
+        let trust = Trust::new(config.private.ca_file.as_deref(), config.private.tls_server_name.as_deref())?;
+        let node = Node::new(config, store, sharing, secret, trust.dial(), audit, metrics)?;
+        Ok(Self { node, agents, api, kubernetes, private, ports, audit: writer, trust })
     }
 
     /// Where it listens.
@@ -161,6 +164,13 @@ impl Gateway {
         self.node.clone()
     }
 
+    /// Takes over a configuration that is read again while the gateway runs.
+    pub fn reloader(&self) -> Reloader {
+        let listeners = [Some(&self.agents), Some(&self.api), self.kubernetes.as_ref(), Some(&self.private)];
+        let certificates = listeners.into_iter().flatten().filter_map(Listener::certificates);
+        Reloader::new(self.node.clone(), certificates.collect(), self.trust.clone())
+    }
+
     /// The API as a service of this process, with the same callers' tokens as on its listener.
     pub fn api(&self) -> axum::Router {
         self.node.api()
@@ -178,7 +188,7 @@ impl Gateway {
 
     /// Starts everything under the supervisor.
     pub fn start(self, supervisor: &Supervisor, health: &Health) {
-        let Self { node, agents, api, kubernetes, private, ports, audit } = self;
+        let Self { node, agents, api, kubernetes, private, ports, audit, trust: _ } = self;
         let part = health.part("gateway");
         part.ready();
         let requests = node.requests().clone();

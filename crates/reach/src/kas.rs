@@ -38,6 +38,6 @@ pub use pool::{Agent, PoolConfig, PoolEvent, TunnelPool};
 pub use prefix::{MethodPath, Prefix, Rpc};
 
 /// Locks, whatever happened to whoever held it before: the books below are consistent at every step.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

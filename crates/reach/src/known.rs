@@ -116,7 +116,7 @@ struct Inner {
     directory: Directory,
     grace: Duration,
     callers: Memory<String, Caller>,
-    sites: Memory<SiteName, ()>,
+    sites: Memory<SiteName, i64>,
     numbers: Memory<i64, SiteName>,
     agents: Memory<String, KnownAgent>,
     issuers: Vec<Arc<Oidc>>,
@@ -233,13 +233,18 @@ impl Known {
 
     /// Whether there is a site of this name.
     pub(crate) async fn has_site(&self, name: &SiteName) -> Result<bool, DirectoryError> {
+        self.number(name).await.map(|number| number.is_some())
+    }
+
+    /// The number of the site of this name.
+    pub(crate) async fn number(&self, name: &SiteName) -> Result<Option<i64>, DirectoryError> {
         let ask = async {
             let missing = || DirectoryError::Missing(format!("the site `{name}`"));
-            self.0.directory.site(name).await?.map(drop).ok_or_else(missing)
+            self.0.directory.site(name).await?.map(|site| site.id).ok_or_else(missing)
         };
         match self.0.sites.consult(name.clone(), self.0.grace, ask).await {
-            Ok(()) => Ok(true),
-            Err(DirectoryError::Missing(_)) => Ok(false),
+            Ok(number) => Ok(Some(number)),
+            Err(DirectoryError::Missing(_)) => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -5,9 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use tarbet_identity::authority::{Authority, Leaf, Usage};
-use tarbet_identity::tls::{Acceptor, CaSource, ClientCerts, CredentialSource, PeerIdentity, ServerTls};
+use tarbet_identity::tls::{
+    Acceptor, CaSource, ClientCerts, CredentialSource, PeerIdentity, Refresh, ServerTls,
+};
 use tarbet_link::ByteStream;
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::ground;
@@ -42,8 +45,63 @@ impl From<SocketAddr> for Origin {
 pub struct Listener {
     name: &'static str,
     tcp: TcpListener,
-    tls: Option<Acceptor>,
+    tls: Option<Certificates>,
     address: SocketAddr,
+}
+
+/// What a listener proves itself with; may be replaced while it runs. Clones are the same.
+#[derive(Clone)]
+pub struct Certificates {
+    name: &'static str,
+    alpn: &'static [&'static str],
+    current: Arc<ArcSwap<Acceptor>>,
+}
+
+/// Certificates that were read and found good, and are not in use yet.
+#[must_use = "they are used only once this is put into use"]
+pub struct Ready(Certificates, Acceptor);
+
+impl Certificates {
+    fn open(name: &'static str, files: &TlsFiles, alpn: &'static [&'static str]) -> Result<Self, Problem> {
+        let current = Arc::new(ArcSwap::from_pointee(acceptor(name, files, alpn)?));
+        Ok(Self { name, alpn, current })
+    }
+
+    /// Which listener they are of.
+    pub fn listener(&self) -> &'static str {
+        self.name
+    }
+
+    /// Reads what these settings name.
+    pub fn read(&self, files: &TlsFiles) -> Result<Ready, Problem> {
+        Ok(Ready(self.clone(), acceptor(self.name, files, self.alpn)?))
+    }
+
+    /// Looks at the files again and again, for ever; what cannot be used changes nothing.
+    async fn follow(self) {
+        let mut timer = tokio::time::interval(CERTIFICATE_CHECK);
+        loop {
+            timer.tick().await;
+            let (acceptor, listener) = (self.current.load_full(), self.name);
+            // Files may sit on a network; a worker of the runtime must not wait for them.
+            match tokio::task::spawn_blocking(move || acceptor.refresh(Timestamp::now())).await {
+                Ok(Refresh::Unchanged) => {}
+                Ok(Refresh::Replaced) => tracing::info!(listener, "TLS certificates replaced."),
+                Ok(Refresh::Refused(error)) => {
+                    tracing::error!(listener, error = %chain(&error), "New TLS files cannot be used, the old ones stay.");
+                }
+                Err(error) => tracing::error!(listener, %error, "TLS files could not be looked at."),
+            }
+        }
+    }
+}
+
+impl Ready {
+    /// New connections see them from now on; those that exist go on.
+    pub fn put_into_use(self) {
+        let Self(certificates, acceptor) = self;
+        certificates.current.store(Arc::new(acceptor));
+    }
 }
 
 impl Listener {
@@ -52,9 +110,9 @@ impl Listener {
         name: &'static str,
         listen: SocketAddr,
         tls: Option<&TlsFiles>,
-        alpn: &[&str],
+        alpn: &'static [&'static str],
     ) -> Result<Self, Problem> {
-        let tls = tls.map(|files| acceptor(name, files, alpn)).transpose()?;
+        let tls = tls.map(|files| Certificates::open(name, files, alpn)).transpose()?;
         let failed = |error: std::io::Error| {
             Problem::new(&ground::ADDRESS_IN_USE, format!("The {name} listener cannot bind {listen}."))
                 .because(error.to_string())
@@ -70,6 +128,11 @@ impl Listener {
         self.address
     }
 
+    /// Its certificates, if it speaks TLS.
+    pub fn certificates(&self) -> Option<Certificates> {
+        self.tls.clone()
+    }
+
     /// Whether it speaks TLS.
     pub fn is_tls(&self) -> bool {
         self.tls.is_some()
@@ -83,12 +146,9 @@ impl Listener {
         F: Future<Output = ()> + Send + 'static,
     {
         let serve = Arc::new(serve);
-        if let Some(acceptor) = self.tls.clone() {
+        if let Some(certificates) = self.tls.clone() {
             let stop = stop.clone();
-            tokio::spawn(async move {
-                let timer = tokio::time::interval(CERTIFICATE_CHECK);
-                stop.run_until_cancelled(acceptor.follow(timer, Timestamp::now)).await;
-            });
+            tokio::spawn(async move { stop.run_until_cancelled(certificates.follow()).await });
         }
         loop {
             let accepted = tokio::select! {
@@ -103,7 +163,8 @@ impl Listener {
                     continue;
                 }
             };
-            let (serve, tls, name) = (Arc::clone(&serve), self.tls.clone(), self.name);
+            let tls = self.tls.as_ref().map(|certificates| certificates.current.load_full());
+            let (serve, name) = (Arc::clone(&serve), self.name);
             tasks.spawn(async move {
                 match secure(stream, tls).await {
                     Ok((stream, certificate)) => serve(stream, Origin { address: peer, certificate }).await,
@@ -118,7 +179,7 @@ impl Listener {
 
 type Certificate = Option<Box<PeerIdentity>>;
 
-async fn secure(stream: TcpStream, tls: Option<Acceptor>) -> Result<(ByteStream, Certificate), String> {
+async fn secure(stream: TcpStream, tls: Option<Arc<Acceptor>>) -> Result<(ByteStream, Certificate), String> {
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
     match tls {
         None => Ok((tarbet_link::tcp(stream), None)),

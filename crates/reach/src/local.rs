@@ -30,6 +30,12 @@ pub trait Way: Dialer + Caller {
     fn stats(&self) -> Option<LinkStats> {
         None
     }
+
+    /// Whether it is one connection. What stands for several does not count against a limit of links: each of
+    /// them has a place of its own.
+    fn is_one_link(&self) -> bool {
+        true
+    }
 }
 
 impl Way for Link {
@@ -124,7 +130,8 @@ struct Bell {
 #[derive(Clone, Default)]
 pub struct LocalLinks(Arc<Mutex<Tables>>);
 
-/// A place for a link that is about to be taken in; given up when dropped.
+/// A place for a link that is about to be taken in, or for a connection that is one of several in one way;
+/// given up when dropped.
 #[must_use = "the place is kept only while this is held"]
 pub struct Place {
     site: SiteName,
@@ -135,10 +142,11 @@ impl LocalLinks {
     /// Keeps a place for one more link of a site, if it has fewer than `most`; else says how many.
     pub fn reserve(&self, site: &SiteName, most: usize) -> Result<Place, usize> {
         let mut tables = self.lock();
-        let held = tables.by_site.get(site).map_or(0, Vec::len);
+        let links = tables.by_site.get(site).into_iter().flatten();
+        let held = links.filter(|held| held.way.is_one_link()).count();
         let reserved = tables.reserved.entry(site.clone()).or_default();
         if held + *reserved >= most {
-            return Err(held);
+            return Err(held + *reserved);
         }
         *reserved += 1;
         Ok(Place { site: site.clone(), links: self.clone() })

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::{Method, Request, Response};
 use tarbet_link::handshake::Purpose;
 use tarbet_link::{Address, Body, ByteStream, Caller, Dialer, LinkError, Reached, Target};
@@ -129,6 +130,26 @@ fn is_harmless(parts: &http::request::Parts, empty: bool) -> bool {
     safe && empty && !parts.headers.contains_key(http::header::UPGRADE)
 }
 
+/// Gateways of another make, which may hold a site that none of ours does.
+pub trait Beside: Send + Sync {
+    /// The way through them, if any of them has the site.
+    fn way<'a>(&'a self, site: &'a SiteName) -> BoxFuture<'a, Option<Neighbour>>;
+
+    /// Looks for the site again and again while the guard lives, and wakes those who wait for it when it
+    /// is found.
+    fn follow(&self, site: &SiteName) -> Box<dyn Send>;
+}
+
+/// A way through gateways of another make.
+pub struct Neighbour {
+    /// A name for it.
+    pub link: LinkId,
+    /// Where it leads, for people.
+    pub at: String,
+    /// The way.
+    pub way: Arc<dyn Way>,
+}
+
 /// What kind of thing is sent.
 #[derive(Clone, Copy)]
 struct Errand {
@@ -142,8 +163,17 @@ struct Errand {
 struct Found {
     way: Arc<dyn Way>,
     link: LinkId,
-    /// The other gateway it leads through.
-    through: Option<String>,
+    /// Where it leads.
+    place: Place,
+}
+
+/// Where a way leads.
+enum Place {
+    Here,
+    /// Through another gateway of ours, which is told which link to use.
+    There(String),
+    /// Through gateways of another make.
+    Beside(String),
 }
 
 /// What the registry led to.
@@ -163,6 +193,7 @@ pub struct Router {
     peers: Peers,
     /// Nobody waits at a gateway that leaves.
     leaving: CancellationToken,
+    beside: Option<Arc<dyn Beside>>,
 }
 
 impl Router {
@@ -173,7 +204,13 @@ impl Router {
         peers: Peers,
         leaving: CancellationToken,
     ) -> Self {
-        Self { local, registry, peers, leaving }
+        Self { local, registry, peers, leaving, beside: None }
+    }
+
+    /// The same, with gateways of another make beside ours.
+    #[must_use]
+    pub fn beside(self, beside: Option<Arc<dyn Beside>>) -> Self {
+        Self { beside, ..self }
     }
 
     /// Sends a request to a site. The service is the [`Target`] among the request's extensions.
@@ -247,7 +284,7 @@ impl Router {
             let patience =
                 if matches!(last, Some(LinkError::Busy { .. })) { Instant::now() } else { deadline };
             let found = self.find(site, purpose, &tried, patience, story).await;
-            let Found { way, link, through } = match (found, last) {
+            let Found { way, link, place } = match (found, last) {
                 (Ok(found), _) => found,
                 // What broke says more than that nothing came after it.
                 (Err(RouteError::NotConnected { .. }), Some(source)) => {
@@ -255,16 +292,17 @@ impl Router {
                 }
                 (Err(error), _) => return Err(error),
             };
-            story.note(match &through {
-                Some(url) => Step::Gateway(url.clone(), link),
-                None => Step::Link(link),
+            story.note(match &place {
+                Place::There(url) | Place::Beside(url) => Step::Gateway(url.clone(), link),
+                Place::Here => Step::Link(link),
             });
-            let error = match send(way, through.as_ref().map(|_| link)).await {
+            let there = matches!(place, Place::There(_));
+            let error = match send(way, there.then_some(link)).await {
                 Ok(done) => return Ok(done),
                 Err(error) => error,
             };
             tried.push(link);
-            if let (Some(_), Some(registry)) = (&through, &self.registry) {
+            if let (true, Some(registry)) = (there, &self.registry) {
                 registry.distrust(site);
             }
             let repeat = error.safe_to_retry() || (uncertain > 0 && is_unknown(&error));
@@ -294,6 +332,7 @@ impl Router {
         let begun = Instant::now();
         let waiting = self.local.wait_for(site);
         let _following = self.registry.as_ref().map(|registry| registry.following(site));
+        let _looking = self.beside.as_ref().map(|beside| beside.follow(site));
         let mut told = false;
         loop {
             // Made before looking, so that what appears meanwhile rings it.
@@ -326,7 +365,7 @@ impl Router {
         purpose: Purpose,
         tried: &[LinkId],
     ) -> Result<Elsewhere, RouteError> {
-        let Some(registry) = &self.registry else { return Ok(Elsewhere::Nobody) };
+        let Some(registry) = &self.registry else { return Ok(self.find_beside(site, tried).await) };
         let remotes = registry.elsewhere(site).await;
         let mut remotes = remotes.map_err(|source| RouteError::Registry { site: site.clone(), source })?;
         remotes.sort_by_key(|remote| remote.purpose != purpose);
@@ -337,7 +376,7 @@ impl Router {
                 continue;
             }
             match self.peers.way(&url).await {
-                Ok(way) => return Ok(Elsewhere::Found(Found { way, link, through: Some(url) })),
+                Ok(way) => return Ok(Elsewhere::Found(Found { way, link, place: Place::There(url) })),
                 // A gateway that just died is still listed for a few seconds: the agent comes back
                 // elsewhere, so it is worth waiting rather than failing at once.
                 Err(source) => {
@@ -348,13 +387,24 @@ impl Router {
                 }
             }
         }
-        Ok(outcome)
+        Ok(match self.find_beside(site, tried).await {
+            Elsewhere::Nobody => outcome,
+            found => found,
+        })
+    }
+
+    async fn find_beside(&self, site: &SiteName, tried: &[LinkId]) -> Elsewhere {
+        let Some(beside) = &self.beside else { return Elsewhere::Nobody };
+        let found = beside.way(site).await.filter(|found| !tried.contains(&found.link));
+        found.map_or(Elsewhere::Nobody, |Neighbour { link, at, way }| {
+            Elsewhere::Found(Found { way, link, place: Place::Beside(at) })
+        })
     }
 }
 
 impl Found {
     fn here(held: Arc<Held>) -> Self {
-        Self { way: Arc::clone(&held.way), link: held.id, through: None }
+        Self { way: Arc::clone(&held.way), link: held.id, place: Place::Here }
     }
 }
 

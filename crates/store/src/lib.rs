@@ -17,6 +17,7 @@ mod durability;
 mod entry;
 mod error;
 pub mod fuzz;
+mod hashes;
 mod hints;
 mod key;
 mod lease;
@@ -35,6 +36,7 @@ pub use config::{
 pub use durability::{Durability, durability};
 pub use entry::{Entry, PAGE_MAX, Page, Revision};
 pub use error::{Class, Error, Retry};
+pub use hashes::{HashField, Hashes};
 pub use hints::Hints;
 pub use key::{Invalid, KEY_MAX, Key, Prefix, TableName};
 pub use lease::{Lease, LeaseError};

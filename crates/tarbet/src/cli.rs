@@ -206,8 +206,8 @@ pub fn run(cli: Cli) -> Result<(), Problem> {
             block_on(check::run(args, loaded, global.output))
         }
         Command::Topology(args) => block_on(topology::run(args, global.output)),
-        Command::Gateway(args) => roles::gateway::run(load()?, args),
-        Command::Agent(args) => roles::agent::run(load()?, args),
+        Command::Gateway(args) => roles::gateway::run(load()?, sources(&global), args),
+        Command::Agent(args) => roles::agent::run(load()?, sources(&global), args),
         Command::Jobs(args) => roles::jobs::run(load()?, args),
         Command::Node(args) => roles::node::run(load()?, args),
         Command::Interlink(args) => roles::interlink::run(load()?, args),
@@ -248,6 +248,10 @@ pub fn block_on(command: impl Future<Output = Result<(), Problem>>) -> Result<()
 }
 
 fn load(global: &Global) -> Result<Config, Problem> {
+    config::load(&sources(global)).map_err(|error| error.problem())
+}
+
+fn sources(global: &Global) -> Sources {
     let mut flags: Vec<_> = global
         .set
         .iter()
@@ -259,8 +263,7 @@ fn load(global: &Global) -> Result<Config, Problem> {
     let environment = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
-    config::load(&Sources { file: global.config.clone(), environment, flags })
-        .map_err(|error| error.problem())
+    Sources { file: global.config.clone(), environment, flags }
 }
 
 fn setting(text: &str) -> Result<(String, String), String> {

@@ -11,6 +11,7 @@ pub mod node;
 pub mod plugin;
 pub mod pods_here;
 pub mod process;
+mod reload;
 pub mod site;
 pub mod store;
 pub mod tags;

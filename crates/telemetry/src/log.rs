@@ -1,13 +1,18 @@
 //! Logs: text for a terminal, JSON for everything else, always on standard error.
 
 use std::io::{IsTerminal, stderr};
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer};
+use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use crate::trace::Traces;
+
+/// The filter in use, once logging has started.
+static FILTER: OnceLock<Handle<EnvFilter, Registry>> = OnceLock::new();
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,8 +51,7 @@ pub fn check_filter(filter: &str) -> Result<(), tracing_subscriber::filter::Pars
 
 /// Starts logging for the whole process; spans also go to `traces` when given.
 pub fn init(format: Format, filter: &str, traces: Option<&Traces>) -> Result<(), LogError> {
-    let filter = EnvFilter::try_new(filter)
-        .map_err(|source| LogError::Filter { filter: filter.to_owned(), source })?;
+    let (filter, handle) = reload::Layer::new(read(filter)?);
     let json = match format {
         Format::Auto => !stderr().is_terminal(),
         Format::Text => false,
@@ -67,5 +71,22 @@ pub fn init(format: Format, filter: &str, traces: Option<&Traces>) -> Result<(),
         .with(lines)
         .with(traces.map(Traces::layer))
         .try_init()
-        .map_err(LogError::Twice)
+        .map_err(LogError::Twice)?;
+    // Logging starts once, and so is this set once.
+    let _ = FILTER.set(handle);
+    Ok(())
+}
+
+/// Another filter from now on.
+pub fn set_filter(filter: &str) -> Result<(), LogError> {
+    let filter = read(filter)?;
+    if let Some(handle) = FILTER.get() {
+        // It fails only when nobody logs any more.
+        let _ = handle.reload(filter);
+    }
+    Ok(())
+}
+
+fn read(filter: &str) -> Result<EnvFilter, LogError> {
+    EnvFilter::try_new(filter).map_err(|source| LogError::Filter { filter: filter.to_owned(), source })
 }

@@ -206,6 +206,13 @@ impl Process {
         Ok(())
     }
 
+    /// Asks it to read its configuration again.
+    pub fn hangup(&self) -> Result<()> {
+        ensure!(self.is_running(), "{} does not run, so it reads nothing again", self.name);
+        self.signal(Signal::HUP);
+        Ok(())
+    }
+
     /// Stops its clock: it keeps its connections and answers nothing.
     pub fn pause(&self) -> Result<()> {
         ensure!(self.is_running(), "{} does not run, so it cannot be paused", self.name);

@@ -217,6 +217,11 @@ impl Gateway {
         format!("https://127.0.0.1:{}", self.ports.port(3))
     }
 
+    /// The listener of other gateways.
+    pub fn private(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ports.port(4))
+    }
+
     /// Metrics and probes.
     pub fn observability(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports.port(0))

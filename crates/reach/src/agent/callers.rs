@@ -4,7 +4,7 @@
 //! few minutes and, for requests that change something, to the very request, once.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use http::{HeaderName, Method, Request};
@@ -48,7 +48,7 @@ pub enum NotProven {
 /// Checks callers' tokens for one site.
 pub struct Callers {
     verifier: CallerVerifier,
-    seen: Mutex<HashMap<String, Timestamp>>,
+    seen: Arc<Mutex<HashMap<String, Timestamp>>>,
 }
 
 impl Callers {
@@ -57,7 +57,13 @@ impl Callers {
         site: Subject,
         issuers: impl IntoIterator<Item = PublicKey>,
     ) -> Result<Self, tarbet_identity::jwt::BadPolicy> {
-        Ok(Self { verifier: CallerVerifier::new(site, issuers)?, seen: Mutex::default() })
+        Ok(Self { verifier: CallerVerifier::new(site, issuers)?, seen: Arc::default() })
+    }
+
+    /// The same, with the tokens that were used before at `earlier`, and will be.
+    #[must_use]
+    pub fn remembering(self, earlier: &Self) -> Self {
+        Self { seen: Arc::clone(&earlier.seen), ..self }
     }
 
     /// Who opened a connection that the gateway cannot read, and until when that holds.

@@ -14,7 +14,10 @@ use tarbet_link::{Body, Caller, Denial, Handler, IncomingCall, LinkError, ProxyS
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::health::Part;
 use tarbet_telemetry::problem::chain;
-use tarbet_telemetry::{Health, Problem, Stage, Supervisor};
+use tarbet_telemetry::{Health, Problem};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::{AgentConfig, Door};
 use crate::kas::agent::{KasAgent, KasAgentConfig, KasAgentStatus, Services, connector, kas_address};
@@ -45,13 +48,44 @@ pub(super) struct Join {
     pub(super) door: Door,
 }
 
-/// Joins a kas under the supervisor.
-pub(super) async fn start(
-    config: &AgentConfig,
-    join: Join,
-    supervisor: &Supervisor,
-    health: &Health,
-) -> Result<(), Problem> {
+/// An agent of a kas, and whether it works.
+pub(super) struct Joined {
+    /// Until it runs.
+    agent: Option<KasAgent>,
+    status: watch::Receiver<KasAgentStatus>,
+}
+
+impl Joined {
+    /// Opens tunnels until `stop`; calls that run then are finished.
+    pub(super) fn run(&mut self, tasks: &TaskTracker, health: &Health, stop: &CancellationToken) {
+        let Some(agent) = self.agent.take() else { return };
+        tasks.spawn(agent.run(stop.clone()));
+        let (part, mut status, stop) = (health.part("kas"), self.status.clone(), stop.clone());
+        tasks.spawn(async move {
+            loop {
+                tell(&part, &status.borrow_and_update());
+                tokio::select! {
+                    changed = status.changed() => if changed.is_err() { return },
+                    () = stop.cancelled() => return,
+                }
+            }
+        });
+    }
+
+    /// Waits until it works; or says within `patience` why it does not.
+    pub(super) async fn up(&self, patience: Duration) -> Result<(), String> {
+        let mut status = self.status.clone();
+        let works = |status: &KasAgentStatus| status.trouble.is_none() && status.connections > 0;
+        if tokio::time::timeout(patience, status.wait_for(works)).await.is_ok() {
+            return Ok(());
+        }
+        let trouble = self.status.borrow().trouble.clone();
+        Err(trouble.unwrap_or_else(|| "no connection to the kas came up in time".into()))
+    }
+}
+
+/// Checks everything and makes an agent of a kas.
+pub(super) async fn join(config: &AgentConfig, join: Join) -> Result<Joined, Problem> {
     let Join { address, token, pod, proxies, headers, door } = join;
     let invalid = |message: String| Problem::new(&ground::CONFIG_INVALID, message).at("start of the agent");
     let address = kas_address(&address)
@@ -97,21 +131,8 @@ pub(super) async fn start(
     let services = Services::default().with(KubernetesApi::new(kas.prefix, product, upstream));
     tracing::info!(kas = %address, "The agent joins a kas.");
     let agent = KasAgent::new(kas, Arc::new(connector), services);
-    let (part, mut status) = (health.part("kas"), agent.status());
-    supervisor.spawn(Stage::Work, "kas tunnels", |stop| async move {
-        agent.run(stop).await;
-        Ok(())
-    });
-    supervisor.spawn(Stage::Upkeep, "kas health", |stop| async move {
-        loop {
-            tell(&part, &status.borrow_and_update());
-            tokio::select! {
-                changed = status.changed() => if changed.is_err() { stop.cancelled().await; return Ok(()) },
-                () = stop.cancelled() => return Ok(()),
-            }
-        }
-    });
-    Ok(())
+    let status = agent.status();
+    Ok(Joined { agent: Some(agent), status })
 }
 
 /// A connection over which the last attempt did not fail is enough to be reached.

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tarbet_store::RedisConfig;
 use url::Url;
 
 use crate::kas::Prefix;
+use crate::kas::redis::DEFAULT_KEY_PREFIX;
 
 /// The longest that the word of GitLab may be used again: a revoked token is dead within a minute.
 const LONGEST: Duration = Duration::from_mins(1);
@@ -30,6 +32,24 @@ pub struct KasSection {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
     pub max_connection_age: Duration,
+    /// Replicas of the original that stand beside this gateway and serve the same agents.
+    pub beside: Option<BesideSection>,
+}
+
+/// Where replicas of the original keep who holds which agent. They are called, and call, through the
+/// private listeners, with the secret that all share.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BesideSection {
+    /// Their Redis.
+    pub redis: RedisConfig,
+    /// What their keys begin with.
+    #[serde(default = "usual_prefix")]
+    pub key_prefix: String,
+}
+
+fn usual_prefix() -> String {
+    DEFAULT_KEY_PREFIX.to_owned()
 }
 
 impl Default for KasSection {
@@ -41,6 +61,7 @@ impl Default for KasSection {
             url_path_prefix: "/".into(),
             calls_per_minute: 40_000,
             max_connection_age: Duration::from_hours(2),
+            beside: None,
         }
     }
 }
@@ -90,6 +111,13 @@ impl KasSection {
         }
         if self.max_connection_age < Duration::from_secs(10) {
             wrong("max_connection_age", "must be at least 10 s");
+        }
+        if self
+            .beside
+            .as_ref()
+            .is_some_and(|beside| beside.redis.url.is_some() == beside.redis.sentinel.is_some())
+        {
+            wrong("beside.redis", "needs either url or sentinel");
         }
         if let Some(gitlab) = &self.gitlab {
             let is_web =

@@ -13,6 +13,9 @@ use crate::local::LinkId;
 /// How much earlier some links move than others: those of one moment must not move in one moment.
 const SPREAD: f64 = 0.2;
 
+/// How often links are looked at that may grow very old.
+const RARELY: Duration = Duration::from_secs(10);
+
 /// When a link of this name has to move; between four fifths of the age and all of it.
 fn lifetime(link: LinkId, age: Duration) -> Duration {
     let share = f64::from(link.uuid().as_bytes()[15]) / 255.0;
@@ -22,14 +25,16 @@ fn lifetime(link: LinkId, age: Duration) -> Duration {
 /// Asks links to move when they are old, until `stop`. The agent opens another link first; what runs on
 /// the old one finishes there.
 pub(super) async fn retire(hub: &Hub, stop: CancellationToken) {
-    let Some(age) = hub.config.max_connection_age else { return stop.cancelled().await };
-    let pause = (age / 20).clamp(Duration::from_millis(20), Duration::from_secs(10));
     let mut told: HashSet<LinkId> = HashSet::new();
     loop {
+        let age = hub.config().max_connection_age;
+        let pause = age.map_or(RARELY, |age| (age / 20).clamp(Duration::from_millis(20), RARELY));
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = stop.cancelled() => return,
         }
+        // It may have changed meanwhile.
+        let Some(age) = hub.config().max_connection_age else { continue };
         let (links, now) = (hub.local.all(), Timestamp::now());
         told.retain(|id| links.iter().any(|held| held.id == *id));
         for held in links {

@@ -163,7 +163,7 @@ async fn admit(hub: &Hub, hello: &Hello) -> Result<(Admitted, Place), Refusal> {
 
 /// Ends the links whose tokens are no longer good, until `stop`.
 pub(super) async fn recheck(hub: &Hub, stop: CancellationToken) {
-    let mut timer = tokio::time::interval(hub.config.recheck);
+    let mut timer = tokio::time::interval(hub.config().recheck);
     timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {

@@ -38,7 +38,7 @@ const FIRST_WORD: Duration = Duration::from_secs(10);
 
 pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: Origin) {
     let Origin { address: peer, certificate } = peer;
-    let vouched = certificate.and_then(|certificate| certified(&hub.config.certificates, &certificate));
+    let vouched = certificate.and_then(|certificate| certified(&hub.config().certificates, &certificate));
     let Ok(Ok((protocol, stream))) = tokio::time::timeout(FIRST_WORD, detect(stream)).await else {
         return tracing::debug!(%peer, "A connection to the API said nothing in time.");
     };

@@ -119,7 +119,7 @@ impl ToSites {
     }
 
     fn deadline(&self) -> Instant {
-        Instant::now() + self.hub.config.max_wait
+        Instant::now() + self.hub.config().max_wait
     }
 }
 

@@ -4,10 +4,12 @@
 //! gateway with the first tunnel and leaves with the last, so that routing, waiting, the registry and
 //! other gateways treat it like a native link. [`host`] says who an agent is, [`callers`] who calls.
 
+mod beside;
 pub(super) mod callers;
 pub(super) mod cors;
 mod host;
 mod limit;
+pub(super) mod private;
 mod tracker;
 mod way;
 
@@ -30,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use self::cors::Origin;
+pub(super) use self::host::Counted;
 use self::host::Host;
 use self::tracker::Tracker;
 use self::way::KasWay;
@@ -42,6 +45,7 @@ use crate::known::Known;
 use crate::local::{Held, LinkId};
 use crate::names::SiteName;
 
+pub(super) use beside::Beside;
 pub(super) use tracker::routes;
 
 /// An agent opens its next tunnel right after each call, so a gap this short means nothing.
@@ -63,6 +67,8 @@ pub(super) struct Kas {
     origin: Option<Origin>,
     /// Who may call the gRPC services on the API listener; nobody without a secret.
     callers: Option<ApiCallers>,
+    /// Replicas of the original that serve the same agents.
+    beside: Option<Beside>,
 }
 
 /// Who may call the gRPC services on the API listener.
@@ -78,6 +84,8 @@ impl Kas {
         config: &GatewayConfig,
         known: &Known,
         store: &Store,
+        beside: Option<Beside>,
+        counted: Counted,
     ) -> Result<(Self, Arrivals), Problem> {
         let section = &config.kas;
         let (send, arrivals) = mpsc::unbounded_channel();
@@ -87,8 +95,9 @@ impl Kas {
             let _ = send.send(event);
         });
         let gitlab = section.gitlab.as_ref().map(client).transpose()?.map(Arc::new);
-        let tracker = Tracker::new(store).map_err(super::internal)?;
-        let host = Host::new(section, known.clone(), gitlab.clone(), tracker.clone());
+        let shared = beside.as_ref().map(Beside::book);
+        let tracker = Tracker::new(store, shared).map_err(super::internal)?;
+        let host = Host::new(section, known.clone(), gitlab.clone(), tracker.clone(), counted);
         let server_config = ServerConfig {
             prefix: section.prefix,
             max_connection_age: section.max_connection_age,
@@ -104,8 +113,16 @@ impl Kas {
             gitlab,
             origin: section.gitlab.as_ref().and_then(Origin::of),
             callers: callers_of_api(section)?,
+            beside,
         };
         Ok((kas, Arrivals(arrivals)))
+    }
+
+    /// Takes back what other replicas were told of this gateway, which is leaving.
+    pub(super) async fn leave(&self) {
+        if let Some(beside) = &self.beside {
+            beside.leave().await;
+        }
     }
 
     /// Serves a connection of an agent until it ends or the gateway leaves.
@@ -141,11 +158,13 @@ impl Arrivals {
                     PoolEvent::Connected(agent) => {
                         if let Some(arrived) = arrive(&hub, &agent) {
                             present.insert(agent.id, arrived);
+                            hub.kas.beside.iter().for_each(|beside| beside.holds(agent.id));
                         }
                     }
                     PoolEvent::Gone(agent) => {
                         if let Some(arrived) = present.remove(&agent.id) {
                             leave(&hub, arrived);
+                            hub.kas.beside.iter().for_each(|beside| beside.lost(agent.id));
                         }
                     }
                 }

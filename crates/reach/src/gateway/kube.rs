@@ -38,7 +38,7 @@ const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
 pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: Origin) {
     let Origin { address: peer, certificate } = peer;
-    let vouched = certificate.and_then(|certificate| certified(&hub.config.certificates, &certificate));
+    let vouched = certificate.and_then(|certificate| certified(&hub.config().certificates, &certificate));
     let mut server = auto::Builder::new(TokioExecutor::new());
     server.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     server.http2().timer(TokioTimer::new());
@@ -134,7 +134,7 @@ async fn proxy(
         Target::service(SERVICE)
             .map_err(|error| Problem::new(&tarbet_telemetry::codes::ground::INTERNAL, error.to_string()))?,
     );
-    let deadline = Instant::now() + hub.config.max_wait;
+    let deadline = Instant::now() + hub.config().max_wait;
     let mut response = match hub.router.call(&site, request, deadline, ticket.story()).await {
         Ok(response) => response,
         Err(error) => {

@@ -56,7 +56,7 @@ impl Asker {
         let ticket = hub.admit(principal, site, id, &wants).await?;
         kube::stamp(request.headers_mut(), id, &principal.name);
         request.extensions_mut().insert(service);
-        let deadline = Instant::now() + hub.config.max_wait;
+        let deadline = Instant::now() + hub.config().max_wait;
         match hub.router.call(site, request, deadline, ticket.story()).await {
             Ok(response) => {
                 let permit = ticket.answered(response.status());

@@ -5,10 +5,11 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use arc_swap::{ArcSwap, Guard};
 use jiff::Timestamp;
 use tarbet_identity::SecretBytes;
 use tarbet_identity::jwt::kas::KasSigner;
-use tarbet_identity::jwt::{Verifier, kas};
+use tarbet_identity::jwt::{self, Verifier};
 use tarbet_link::ByteStream;
 use tarbet_link::handshake::{Credential, Refusal, RefusalCode};
 use tarbet_store::Store;
@@ -19,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::kas::Kas;
+use super::kas::{Beside, Counted, Kas};
 use super::module::Module;
 use super::ports::Port;
 use super::{age, agents, api, internal, kube, ports, private};
@@ -33,14 +34,15 @@ use crate::metrics::GatewayMetrics;
 use crate::peers::{Connect, Peers};
 use crate::quota::Quotas;
 use crate::registry::{Registry, Rhythm};
-use crate::route::Router;
+use crate::route::{self, Router};
 use crate::story::Stories;
 use crate::vouch::Oidc;
 
 /// What all connections of a gateway share.
 pub(super) struct Hub {
     pub(super) name: String,
-    pub(super) config: GatewayConfig,
+    /// As it is now: parts of it may change while the gateway runs.
+    config: ArcSwap<GatewayConfig>,
     pub(super) known: Known,
     pub(super) local: LocalLinks,
     pub(super) registry: Option<Registry>,
@@ -61,6 +63,13 @@ pub(super) struct Hub {
     pub(super) requests: TaskTracker,
     /// No new requests or links: the gateway is leaving.
     pub(super) leaving: CancellationToken,
+}
+
+impl Hub {
+    /// The configuration of the moment.
+    pub(super) fn config(&self) -> Guard<Arc<GatewayConfig>> {
+        self.config.load()
+    }
 }
 
 /// How a gateway is known to the others it shares a store with.
@@ -90,7 +99,7 @@ impl Node {
     ) -> Result<Self, Problem> {
         let made_up = || format!("gateway-{}", &Uuid::new_v4().simple().to_string()[..8]);
         let name = config.name.clone().unwrap_or_else(made_up);
-        let colleagues = secret.clone().map(kas::private_api).transpose().map_err(|error| {
+        let colleagues = secret.clone().map(jwt::kas::private_api).transpose().map_err(|error| {
             Problem::new(&ground::SECRET_UNREADABLE, "The secret that gateways share cannot be used.")
                 .because(chain(&error))
         })?;
@@ -99,22 +108,27 @@ impl Node {
             Registry::new(store, &name, &sharing.url, local.clone(), sharing.rhythm, Timestamp::now())
         };
         let registry = sharing.map(register).transpose().map_err(internal)?;
-        let peers = peers(connect, &name, secret.map(KasSigner::private_api));
         let leaving = CancellationToken::new();
-        let router = Router::new(local.clone(), registry.clone(), peers.clone(), leaving.clone());
         let quotas = Quotas::new(config.quotas.clone());
         let issuers: Vec<_> = config.oidc.iter().cloned().map(Oidc::new).map(Arc::new).collect();
         let directory = Directory::new(store).map_err(internal)?;
         let known = Known::new(directory, config.store_grace, issuers.clone());
-        let (kas, agents) = Kas::new(&config, &known, store)?;
+        let beside = Beside::new(&config, secret.as_ref(), &known, &local, &leaving)?;
+        let peers = peers(connect, &name, secret.map(KasSigner::private_api));
+        let others = beside.clone().map(|beside| Arc::new(beside) as Arc<dyn route::Beside>);
+        let router =
+            Router::new(local.clone(), registry.clone(), peers.clone(), leaving.clone()).beside(others);
+        let metrics = GatewayMetrics::register(metrics, &local, &quotas);
+        let counted = Counted { local: local.clone(), quotas: quotas.clone(), metrics: metrics.clone() };
+        let (kas, agents) = Kas::new(&config, &known, store, beside, counted)?;
         let hub = Arc::new(Hub {
             known,
             kas,
-            metrics: GatewayMetrics::register(metrics, &local, &quotas),
+            metrics,
             stories: Stories::new(config.remembered_requests),
             requests: TaskTracker::new(),
             name,
-            config,
+            config: ArcSwap::from_pointee(config),
             local,
             registry,
             peers,
@@ -175,12 +189,25 @@ impl Node {
         age::retire(&self.0, stop).await;
     }
 
-    /// Takes over what may change while a gateway runs: the limits.
+    /// Takes over what may change while a gateway runs, besides its certificates.
     pub fn reload(&self, config: &GatewayConfig) {
         if *self.0.quotas.config() != config.quotas {
             tracing::info!(quotas = ?config.quotas, "The limits have changed.");
             self.0.quotas.replace(config.quotas.clone());
         }
+        let next = GatewayConfig {
+            quotas: config.quotas.clone(),
+            max_wait: config.max_wait,
+            max_connection_age: config.max_connection_age,
+            certificates: config.certificates.clone(),
+            ..(**self.0.config()).clone()
+        };
+        self.0.config.store(Arc::new(next));
+    }
+
+    /// The configuration in use.
+    pub(super) fn config(&self) -> Arc<GatewayConfig> {
+        self.0.config.load_full()
     }
 
     /// Keeps the keys of identity providers as these have them, until `stop`.
@@ -218,11 +245,12 @@ impl Node {
     /// Leaves in good order; `links` are the tasks that serve agents. First nobody is sent here any
     /// more and agents are asked to go elsewhere, then what runs may finish, then the links end.
     pub async fn leave(&self, links: TaskTracker) {
-        let Hub { leaving, registry, local, requests, .. } = &*self.0;
+        let Hub { leaving, registry, local, requests, kas, .. } = &*self.0;
         leaving.cancel();
         if let Some(registry) = registry {
             registry.leave().await;
         }
+        kas.leave().await;
         local.all().iter().for_each(|held| held.way.drain());
         requests.close();
         requests.wait().await;

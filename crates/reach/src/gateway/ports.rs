@@ -66,7 +66,7 @@ pub(super) async fn serve(hub: Arc<Hub>, port: Arc<Port>, stream: ByteStream, pe
             return tracing::info!(%peer, %site, code = %problem.code, "A connection to a port was refused.");
         }
     };
-    let deadline = Instant::now() + hub.config.max_wait;
+    let deadline = Instant::now() + hub.config().max_wait;
     match hub.router.open(site, target.clone(), NOTHING, deadline, ticket.story()).await {
         Ok(far) => {
             let permit = ticket.opened();

@@ -3,17 +3,18 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use jiff::Timestamp;
 use tarbet_link::handshake::{Hello, Refusal, RefusalCode};
-use tarbet_link::{Body, ByteStream, Denial, Handler, Target};
+use tarbet_link::{Body, ByteStream, Denial, Handler, Protocol, Target, detect};
 use tarbet_telemetry::codes::reach;
 use tarbet_telemetry::problem::chain;
 use tarbet_telemetry::{RequestId, request};
 
-use super::Hub;
 use super::kube::CALLER;
+use super::{Hub, kas};
 use crate::forward::{Forwarder, NOTHING, Onward, link_denial};
 use crate::local::Held;
 use crate::peers::receive_peer;
@@ -24,7 +25,20 @@ use crate::story::{Step, Story, Subject};
 /// The service by which gateways ask each other for the story of a request.
 pub(super) const STORIES: &str = "stories";
 
+/// How long a peer may take to say what it is.
+const FIRST_WORD: Duration = Duration::from_secs(10);
+
 pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
+    let (protocol, stream) = match tokio::time::timeout(FIRST_WORD, detect(stream)).await {
+        Ok(Ok((protocol, stream))) => (protocol, ByteStream::new(stream)),
+        Ok(Err(error)) => {
+            return tracing::debug!(%peer, %error, "A connection broke before it said anything.");
+        }
+        Err(_) => return tracing::debug!(%peer, "A connection said nothing in time."),
+    };
+    if protocol == Protocol::Http2 {
+        return kas::private::serve(hub, stream, peer).await;
+    }
     let (name, leaving) = (hub.name.clone(), hub.leaving.clone());
     let ended = receive_peer(stream, &name, &leaving, |hello| async move { admit(&hub, &hello) }).await;
     match ended {

@@ -14,7 +14,7 @@ mod upgrade;
 mod uri;
 
 pub use caller::AgentCaller;
-pub(crate) use caller::{denied, trace};
+pub(crate) use caller::{denied, send_on, trace};
 pub use gateway::{RequestOptions, make_request};
 pub use headers::{canonical, strip_hop_by_hop};
 pub use impersonation::Impersonation;

@@ -37,6 +37,12 @@ pub trait AgentHost: Send + Sync + 'static {
     /// asked again while a connection lives, so that a revoked token ends it.
     async fn admit(&self, token: &Secret) -> Result<Arc<Agent>, Status>;
 
+    /// Whether an agent may have one more connection; it counts while what is given back lives.
+    fn connect(&self, agent: &Agent) -> Result<Arc<dyn Send + Sync>, Status> {
+        let _ = agent;
+        Ok(Arc::new(()))
+    }
+
     /// An agent's process says that it is there. It repeats this every few minutes.
     async fn registered(&self, agent: &Agent, pod_id: i64, meta: entity::AgentMeta) -> Result<(), Status> {
         let _ = (agent, pod_id, meta);

@@ -8,7 +8,7 @@ use tarbet_reach::audit::AuditLog;
 use tarbet_reach::config::GatewayConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::lab::{Echo, Lab, ask, open_door, request, target};
+use super::lab::{Echo, Lab, ask, open_door, request, target, until};
 
 // Ages are told by the clock on the wall, so this one cannot run in paused time.
 #[tokio::test]
@@ -39,9 +39,10 @@ async fn old_links_are_replaced_while_requests_and_streams_go_on() {
     let mut rest = String::new();
     stream.read_to_string(&mut rest).await.unwrap();
     // With its last stream the old link ends as well.
-    while gateway.node.links().all().iter().any(|held| first.contains(&held.id)) {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("the first links to end", async || {
+        !gateway.node.links().all().iter().any(|held| first.contains(&held.id))
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,7 +12,7 @@ use tarbet_telemetry::Health;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::sync::CancellationToken;
 
-use super::lab::{Echo, Lab, ask, code, open_door, request, target};
+use super::lab::{Echo, Lab, ask, code, open_door, request, target, until};
 
 fn config(quotas: QuotaConfig) -> GatewayConfig {
     GatewayConfig { quotas, ..GatewayConfig::default() }
@@ -61,9 +61,7 @@ async fn a_link_that_is_cut_under_a_read_is_replaced_and_under_a_write_is_told()
             tokio::spawn(async move { ask(&far, request(method, "/sleep/2000", "")).await })
         })
         .collect();
-    while echo.open.load(SeqCst) < 2 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until("both requests to arrive", async || echo.open.load(SeqCst) == 2).await;
     two.kill(&lab.net);
     for (method, asked) in ["GET", "POST"].into_iter().zip(asked) {
         match asked.await.unwrap() {
@@ -98,15 +96,7 @@ async fn a_site_and_a_caller_have_limits_that_are_named_and_given_back() {
     assert_eq!(code(&refused), "TB-1401");
     assert!(refused.to_string().contains("limit of 2 requests under way"), "{refused}");
     drop(first);
-    let mut third = way.open(target("echo")).await;
-    for _ in 0..50 {
-        if third.is_ok() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        third = way.open(target("echo")).await;
-    }
-    third.unwrap();
+    until("the third to be let in", async || way.open(target("echo")).await.is_ok()).await;
 
     // Requests a second.
     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -255,9 +245,7 @@ async fn a_gateway_that_leaves_finishes_what_runs_and_its_agents_go_elsewhere() 
             tokio::spawn(async move { ask(&far, request("POST", "/sleep/3000", "x")).await })
         })
         .collect();
-    while echo.open.load(SeqCst) < through.len() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until("all requests to arrive", async || echo.open.load(SeqCst) == through.len()).await;
     two.leave(&lab.net).await;
     for answer in through {
         assert_eq!(answer.await.unwrap().unwrap(), "far:x");
@@ -286,9 +274,7 @@ async fn a_site_without_an_agent_is_waited_for_at_every_gateway() {
         let awaited = gateways.iter().flat_map(|gateway| gateway.node.links().awaited());
         awaited.map(|(_, count)| count).sum::<usize>()
     };
-    while waits() < 60 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until("all to wait", async || waits() == 60).await;
     let echo = Echo::named("late");
     let _agent = lab.agent("host", &token, &["two"], open_door(&echo), 1);
     for (i, answer) in waiting.into_iter().enumerate() {

@@ -1,7 +1,5 @@
 //! What must harm nobody: heads without end, forged words of a gateway, readers who do not read.
 
-use std::time::Duration;
-
 use http::HeaderValue;
 use tarbet_link::{Caller, Dialer};
 use tarbet_reach::audit::AuditLog;
@@ -9,7 +7,7 @@ use tarbet_reach::config::GatewayConfig;
 use tarbet_reach::quota::{PrincipalLimits, QuotaConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::lab::{Echo, Lab, ask, code, effort, open_door, request, target};
+use super::lab::{Echo, Lab, ask, code, effort, open_door, request, target, until};
 
 /// Sends this text to a listener and gives what comes back.
 pub(crate) async fn plain_http(lab: &Lab, address: &str, text: &str) -> String {
@@ -142,12 +140,13 @@ async fn bytes_that_nobody_reads_are_limited_and_the_refusal_says_so() {
     let way = lab.remote("one", "lab");
     // The client's own window fills first, then the gateway's.
     let unread = way.call(request("GET", "/bytes/8000000", "")).await.unwrap();
-    let refused = loop {
-        match ask(&way, request("GET", "/", "")).await {
-            Ok(_) => tokio::time::sleep(Duration::from_millis(5)).await,
-            Err(refused) => break refused,
-        }
-    };
+    let mut refused = None;
+    until("a refusal", async || {
+        refused = ask(&way, request("GET", "/", "")).await.err();
+        refused.is_some()
+    })
+    .await;
+    let refused = refused.unwrap();
     assert_eq!(code(&refused), "TB-1401");
     assert!(refused.to_string().contains("500000 bytes that wait to be read"), "{refused}");
     assert!(gateway.metrics.render().unwrap().contains("limit=\"principal.bytes_in_flight\""));

@@ -37,6 +37,21 @@ use super::net::Net;
 
 pub(crate) const PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
 
+/// Longer than anything here takes; nothing waits for it when things go well.
+const PATIENCE: std::time::Duration = std::time::Duration::from_mins(2);
+
+/// Looks until it is so; fails, naming what was waited for, when it never is. In paused time the pauses take
+/// none.
+pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let looking = async {
+        while !condition().await {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    };
+    let found = tokio::time::timeout(PATIENCE, looking).await;
+    assert!(found.is_ok(), "waited too long for {what}");
+}
+
 /// How much of everything: 1 by default.
 pub(crate) fn effort() -> usize {
     std::env::var("EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1)

@@ -6,6 +6,7 @@ use clap::Args;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tarbet_identity::Secret;
+use tarbet_reach::client::{Client, ClientFiles};
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::{ground, reach};
 use tarbet_telemetry::problem::chain;
@@ -22,6 +23,12 @@ pub struct ServerArgs {
     /// The authority of the gateway's certificate, besides those of the system
     #[arg(long, env = "TARBET_CA_FILE", value_name = "FILE")]
     ca_file: Option<PathBuf>,
+    /// A certificate by which the gateway knows you, instead of a token
+    #[arg(long, env = "TARBET_CLIENT_CERTIFICATE", value_name = "FILE", requires = "client_key")]
+    client_certificate: Option<PathBuf>,
+    /// Its key
+    #[arg(long, env = "TARBET_CLIENT_KEY", value_name = "FILE", requires = "client_certificate")]
+    client_key: Option<PathBuf>,
 }
 
 /// What `tarbet up` leaves in its state folder for commands on the same machine.
@@ -89,12 +96,20 @@ pub fn state_folder() -> PathBuf {
         .unwrap_or_else(|| PathBuf::from("/var/lib/tarbet"))
 }
 
+/// What a command shows for itself.
+pub enum Proof {
+    /// A token.
+    Token(Secret),
+    /// A certificate and its key, in files.
+    Certificate(PathBuf, PathBuf),
+}
+
 /// A gateway that can be asked.
 pub struct Server {
     /// The API listener.
     pub url: String,
-    /// Our token.
-    pub token: Secret,
+    /// Who we are.
+    pub proof: Proof,
     /// The authority, if it is not one of the system's.
     pub ca_file: Option<PathBuf>,
     /// What the local `tarbet up` said, if it is that one.
@@ -105,7 +120,7 @@ pub struct Server {
 impl ServerArgs {
     /// The gateway of the local `tarbet up`.
     pub fn local() -> Self {
-        Self { server: None, token_file: None, ca_file: None }
+        Self { server: None, token_file: None, ca_file: None, client_certificate: None, client_key: None }
     }
 
     /// Whether a gateway was named.
@@ -127,45 +142,68 @@ impl ServerArgs {
                 .advising("start `tarbet up`, or give --server URL --token-file FILE")
             },
         )?;
-        let token_file =
-            self.token_file.clone().or_else(|| local.as_ref().map(|local| local.token_file.clone()));
+        let ca_file = self.ca_file.clone().or_else(|| local.as_ref().and_then(|local| local.ca_file.clone()));
+        let proof = self.proof(local.as_ref())?;
+        let http = http_client(ca_file.as_deref(), &proof)?;
+        Ok(Server { url: url.trim_end_matches('/').to_owned(), proof, ca_file, local, http })
+    }
+
+    /// The certificate that is named; else the token, or that of the local `tarbet up`.
+    fn proof(&self, local: Option<&Endpoint>) -> Result<Proof, Problem> {
+        if let (Some(certificate), Some(key)) = (&self.client_certificate, &self.client_key) {
+            return Ok(Proof::Certificate(certificate.clone(), key.clone()));
+        }
+        let token_file = self.token_file.clone().or_else(|| local.map(|local| local.token_file.clone()));
         let token_file = token_file.ok_or_else(|| {
             Problem::new(&reach::CREDENTIALS_MISSING, "No token is named.")
                 .at("tarbet command line")
-                .advising("give --token-file FILE or set TARBET_TOKEN_FILE")
+                .advising("give --token-file FILE, or --client-certificate FILE and --client-key FILE")
         })?;
-        let token = Secret::from_file(&token_file).map_err(|error| {
+        Secret::from_file(&token_file).map(Proof::Token).map_err(|error| {
             Problem::new(
                 &ground::SECRET_UNREADABLE,
                 format!("The token in {} cannot be read.", token_file.display()),
             )
             .because(chain(&error))
-        })?;
-        let ca_file = self.ca_file.clone().or_else(|| local.as_ref().and_then(|local| local.ca_file.clone()));
-        let http = http_client(ca_file.as_deref())?;
-        Ok(Server { url: url.trim_end_matches('/').to_owned(), token, ca_file, local, http })
+        })
     }
 }
 
-fn http_client(ca_file: Option<&Path>) -> Result<reqwest::Client, Problem> {
+fn http_client(ca_file: Option<&Path>, proof: &Proof) -> Result<reqwest::Client, Problem> {
     let unusable = |cause: String| {
-        Problem::new(&ground::CERTIFICATE_UNUSABLE, "The authority's certificate cannot be used.")
-            .because(cause)
+        Problem::new(&ground::CERTIFICATE_UNUSABLE, "A certificate cannot be used.").because(cause)
     };
+    let read =
+        |file: &Path| std::fs::read(file).map_err(|error| unusable(format!("{}: {error}", file.display())));
     tarbet_identity::tls::install_default_provider();
     let mut client = reqwest::Client::builder().no_proxy();
     if let Some(file) = ca_file {
-        let pem = std::fs::read(file).map_err(|error| unusable(format!("{}: {error}", file.display())))?;
+        let pem = read(file)?;
         for certificate in
             reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| unusable(chain(&error)))?
         {
             client = client.add_root_certificate(certificate);
         }
     }
+    if let Proof::Certificate(certificate, key) = proof {
+        let pair = [read(certificate)?, b"\n".to_vec(), read(key)?].concat();
+        let pair = reqwest::Identity::from_pem(&pair).map_err(|error| unusable(chain(&error)))?;
+        client = client.identity(pair);
+    }
     client.build().map_err(|error| unusable(chain(&error)))
 }
 
 impl Server {
+    /// The same gateway as a way to sites.
+    pub fn client(&self) -> Result<Client, Problem> {
+        match &self.proof {
+            Proof::Token(token) => Client::new(&self.url, token.clone(), self.ca_file.as_deref()),
+            Proof::Certificate(certificate, key) => {
+                Client::certified(&self.url, ClientFiles { certificate, key }, self.ca_file.as_deref())
+            }
+        }
+    }
+
     /// Asks, and reads the answer.
     pub async fn ask<T: DeserializeOwned>(
         &self,
@@ -200,8 +238,10 @@ impl Server {
                     "check the URL, and that the gateway runs: its readiness is on its observability port",
                 )
         };
-        let mut request =
-            self.http.request(method, format!("{}{path}", self.url)).bearer_auth(self.token.expose());
+        let mut request = self.http.request(method, format!("{}{path}", self.url));
+        if let Proof::Token(token) = &self.proof {
+            request = request.bearer_auth(token.expose());
+        }
         if let Some(body) = body {
             request = request.json(&body);
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clap::Args;
 use tarbet_identity::PinSet;
 use tarbet_link::{Address, Dialer, Target, relay};
-use tarbet_reach::client::{self, Client};
+use tarbet_reach::client;
 use tarbet_reach::gateway::SiteView;
 use tarbet_reach::names::SiteName;
 use tarbet_telemetry::Problem;
@@ -52,7 +52,7 @@ async fn known_keys(server: &Server, args: &ForwardArgs) -> Result<Option<PinSet
 
 pub async fn run(args: ForwardArgs) -> Result<(), Problem> {
     let server = args.server.connect()?;
-    let gateway = Client::new(&server.url, server.token.clone(), server.ca_file.as_deref())?;
+    let gateway = server.client()?;
     let mut site = gateway.site(args.site.clone());
     let mut how = "readable at the gateway";
     if !args.plain

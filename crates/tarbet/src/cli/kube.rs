@@ -10,7 +10,7 @@ use tarbet_reach::names::SiteName;
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::ground;
 
-use super::endpoint::{Server, ServerArgs};
+use super::endpoint::{Proof, Server, ServerArgs};
 use crate::output::Format;
 
 pub const EXAMPLES: &str = "Examples:
@@ -93,10 +93,18 @@ fn login(config: &mut Value, site: &SiteName, url: &str, server: &Server) -> Res
     config["apiVersion"] = "v1".into();
     config["kind"] = "Config".into();
     put(config, "clusters", json!({"name": name, "cluster": cluster}))?;
-    // The site stands in the URL, by which kubectl keeps caches apart, and in the token, because
-    // `kubectl get --raw` leaves the URL's path out.
-    let token = format!("site:{site}:{}", server.token.expose());
-    put(config, "users", json!({"name": name, "user": {"token": token}}))?;
+    let user = match &server.proof {
+        // The site stands in the URL, by which kubectl keeps caches apart, and in the token, because
+        // `kubectl get --raw` leaves the URL's path out.
+        Proof::Token(token) => json!({"token": format!("site:{site}:{}", token.expose())}),
+        Proof::Certificate(certificate, key) => {
+            let place = |file: &PathBuf| {
+                std::path::absolute(file).map_err(|error| format!("{}: {error}", file.display()))
+            };
+            json!({"client-certificate": place(certificate)?, "client-key": place(key)?})
+        }
+    };
+    put(config, "users", json!({"name": name, "user": user}))?;
     put(config, "contexts", json!({"name": site, "context": {"cluster": name, "user": name}}))?;
     if config["current-context"].as_str().unwrap_or_default().is_empty() {
         config["current-context"] = site.as_str().into();

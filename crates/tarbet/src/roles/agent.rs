@@ -14,7 +14,8 @@ use tarbet_telemetry::problem::chain;
 
 use super::pods_here::{self, PodsHereArgs};
 use super::process::{Process, Threads};
-use crate::config::Config;
+use super::reload;
+use crate::config::{Config, Sources};
 
 pub const EXAMPLES: &str = "Examples:
   tarbet agent --gateway wss://gateway.example.org --token-file /etc/tarbet/token
@@ -24,13 +25,16 @@ pub const EXAMPLES: &str = "Examples:
   tarbet agent --gateway wss://gateway.example.org --token-file ~/token --plugin slurm --data-root ~/pods
   tarbet agent --gateway wss://gateway.example.org --token-file ~/token --offer interlink=127.0.0.1:3000
 
+SIGHUP reads the configuration and its files again: new links are up before the old ones are left,
+and what runs there finishes there. What cannot be used, or reaches no gateway, changes nothing.
+
 Nothing listens at the site but the probe port. What may be reached is decided by the policy
 beside the agent; without one: the Kubernetes API, within the RBAC of the agent's own account, and
 what --offer and --plugin name.";
 
 const OBSERVE_AT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct AgentArgs {
     /// A gateway to dial: grpc://, grpcs://, ws://, wss:// or https://; may be repeated
     #[arg(long = "gateway", value_name = "URL")]
@@ -90,13 +94,32 @@ fn pair(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), place.to_owned()))
 }
 
-pub fn run(config: Config, args: AgentArgs) -> Result<(), Problem> {
+pub fn run(config: Config, again: Sources, args: AgentArgs) -> Result<(), Problem> {
     let (settings, edge) = (config.agent.clone(), config.edge.clone());
     Process::run("agent", &config, OBSERVE_AT, Threads::Cores, |process| async move {
         let pods = pods_here::start(edge, &args.pods, &process).await?;
-        let mut settings = merged(settings, args);
-        settings.offers.extend(pods.map(|place| (pods_here::SERVICE.to_owned(), place)));
-        agent::start(&settings, surroundings()?, &process.supervisor, &process.health).await
+        let pods = pods.map(|place| (pods_here::SERVICE.to_owned(), place));
+        let settled = move |config: agent::AgentConfig| {
+            let mut settings = merged(config, args.clone());
+            settings.offers.extend(pods.clone());
+            settings
+        };
+        let (first, around) = (settled(settings), surroundings()?);
+        let lasting = (first.key_file.clone(), first.audit.clone());
+        let running = agent::start(&first, around, &process.supervisor, &process.health).await?;
+        reload::on_hangup(&process, again, move |config| {
+            let (next, running) = (settled(config.agent), running.clone());
+            let fixed =
+                [("agent.key_file", next.key_file != lasting.0), ("agent.audit", next.audit != lasting.1)];
+            async move {
+                running.reload(next).await?;
+                Ok(fixed
+                    .into_iter()
+                    .filter(|(_, changed)| *changed)
+                    .map(|(name, _)| name.to_owned())
+                    .collect())
+            }
+        })
     })
 }
 

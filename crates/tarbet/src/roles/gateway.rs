@@ -14,8 +14,9 @@ use tarbet_telemetry::problem::chain;
 use tarbet_telemetry::{Problem, Stage};
 
 use super::process::{Process, Threads, bind};
+use super::reload;
 use crate::cli::endpoint::Endpoint;
-use crate::config::Config;
+use crate::config::{Config, Sources};
 use crate::wire;
 
 pub const EXAMPLES: &str = "Examples:
@@ -24,6 +25,10 @@ pub const EXAMPLES: &str = "Examples:
   tarbet gateway --set store.kind=redis --set store.url=redis://10.0.0.9:6379 \\
                  --set gateway.private.secret_file=/etc/tarbet/secret
   tarbet gateway --kas-config /etc/kas/config.yaml
+
+SIGHUP reads the configuration and all certificates again: limits, waits, ages, grants and
+certificates change at once, and what needs a new start is named in the log. A file with a mistake
+changes nothing.
 
 Listeners (each with its own address and TLS): agents 8150, observability 8151, API 8153,
 Kubernetes 8154, other gateways 8155. The web page listens on loopback only; from elsewhere use
@@ -41,7 +46,7 @@ pub struct GatewayArgs {
     console: bool,
 }
 
-pub fn run(mut config: Config, args: GatewayArgs) -> Result<(), Problem> {
+pub fn run(mut config: Config, again: Sources, args: GatewayArgs) -> Result<(), Problem> {
     let warnings = match &args.kas_config {
         Some(file) => kas::lay_over(&mut config, file)?,
         None => Vec::new(),
@@ -50,17 +55,24 @@ pub fn run(mut config: Config, args: GatewayArgs) -> Result<(), Problem> {
         for warning in warnings {
             tracing::warn!(warning, "The kas configuration has something to know.");
         }
-        start(process, config.clone(), args)
+        start(process, config.clone(), again, args)
     })
 }
 
-async fn start(process: Process, config: Config, args: GatewayArgs) -> Result<(), Problem> {
+async fn start(process: Process, config: Config, again: Sources, args: GatewayArgs) -> Result<(), Problem> {
     let store = super::store::open(&process, &config.store()).await?;
     let replicated = super::store::is_shared(&config.store());
     let gateway = Gateway::bind(config.gateway.clone(), &store, replicated, &process.metrics).await?;
     if args.console {
         serve_console(&process, &config, &gateway).await?;
     }
+    let (reloader, kas_config) = (gateway.reloader(), args.kas_config);
+    reload::on_hangup(&process, again, move |mut config| {
+        let laid = kas_config.as_ref().map_or(Ok(Vec::new()), |file| kas::lay_over(&mut config, file));
+        let outcome = laid.and_then(|_| reloader.reload(&config.gateway));
+        let named = |settings: Vec<String>| settings.iter().map(|name| format!("gateway.{name}")).collect();
+        std::future::ready(outcome.map(named))
+    })?;
     gateway.start(&process.supervisor, &process.health);
     Ok(())
 }

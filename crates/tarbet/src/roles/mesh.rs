@@ -157,8 +157,7 @@ fn sites(
         return Ok(BTreeMap::new());
     }
     let server = server.connect()?;
-    let client =
-        tarbet_reach::client::Client::new(&server.url, server.token.clone(), server.ca_file.as_deref())?;
+    let client = server.client()?;
     let site = |(mesh, site): (&String, &String)| {
         let name: SiteName = site.parse().map_err(|error| {
             Problem::new(&ground::CONFIG_INVALID, format!("The site `{site}` cannot be used."))

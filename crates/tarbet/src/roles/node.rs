@@ -113,8 +113,7 @@ pub fn through(site: &str, server: &ServerArgs) -> Result<Connect, Problem> {
     let name: SiteName = site.parse().map_err(|error| unusable(format!("{error}")))?;
     let target = Target::service(pods_here::SERVICE).map_err(|error| unusable(error.to_string()))?;
     let server = server.connect()?;
-    let client =
-        tarbet_reach::client::Client::new(&server.url, server.token.clone(), server.ca_file.as_deref())?;
+    let client = server.client()?;
     let way = client.site(name);
     Ok(Connect::new(move |_| {
         let (way, target) = (way.clone(), target.clone());

@@ -14,7 +14,7 @@ use super::process::Process;
 /// The name that `tarbet node --site` asks for.
 pub const SERVICE: &str = "interlink";
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct PodsHereArgs {
     /// Also run pods here, as containers, jobs or processes, for nodes that use --site
     #[arg(long, value_name = "KIND")]

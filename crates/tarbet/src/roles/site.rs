@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tarbet_identity::{Pin, PinSet};
-use tarbet_reach::client::{Client, RemoteSite};
+use tarbet_reach::client::RemoteSite;
 use tarbet_reach::gateway::SiteView;
 use tarbet_reach::names::SiteName;
 use tarbet_telemetry::Problem;
@@ -26,7 +26,7 @@ pub async fn way(server: &ServerArgs, site: &str, keys: &[String]) -> Result<Rem
         .collect();
     let pins = pins?;
     let server = server.connect()?;
-    let way = Client::new(&server.url, server.token.clone(), server.ca_file.as_deref())?.site(name.clone());
+    let way = server.client()?.site(name.clone());
     let known = if pins.is_empty() {
         let sites: Vec<SiteView> = server.ask(reqwest::Method::GET, "/v1/sites", None).await?;
         let named = sites.into_iter().find(|site| site.name == name);

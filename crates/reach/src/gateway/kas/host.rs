@@ -18,6 +18,9 @@ use crate::kas::gitlab::GitlabClient;
 use crate::kas::proto::{agent_configuration, agentcfg, entity};
 use crate::kas::server::AgentHost;
 use crate::known::Known;
+use crate::local::LocalLinks;
+use crate::metrics::GatewayMetrics;
+use crate::quota::Quotas;
 
 /// The one configuration there is: an agent that has it waits for another.
 const COMMIT: &str = "tarbet-1";
@@ -28,6 +31,14 @@ pub(super) struct Host {
     external_url: Option<String>,
     tracker: Tracker,
     limit: Limit,
+    counted: Counted,
+}
+
+/// Where connections of agents are counted.
+pub(in crate::gateway) struct Counted {
+    pub(in crate::gateway) local: LocalLinks,
+    pub(in crate::gateway) quotas: Quotas,
+    pub(in crate::gateway) metrics: GatewayMetrics,
 }
 
 impl Host {
@@ -36,10 +47,11 @@ impl Host {
         known: Known,
         gitlab: Option<Arc<GitlabClient>>,
         tracker: Tracker,
+        counted: Counted,
     ) -> Self {
         let url = section.gitlab.as_ref();
         let external_url = url.map(|gitlab| gitlab.external_url.as_ref().unwrap_or(&gitlab.address).clone());
-        Self { known, gitlab, external_url, tracker, limit: Limit::new(section.calls_per_minute) }
+        Self { known, gitlab, external_url, tracker, limit: Limit::new(section.calls_per_minute), counted }
     }
 
     async fn of_gitlab(&self, gitlab: &GitlabClient, token: &Secret) -> Result<Arc<Agent>, Status> {
@@ -82,6 +94,20 @@ impl AgentHost for Host {
             ));
         }
         Ok(agent)
+    }
+
+    fn connect(&self, agent: &Agent) -> Result<Arc<dyn Send + Sync>, Status> {
+        let Counted { local, quotas, metrics } = &self.counted;
+        let site = agent.name.parse().map_err(|_| Status::not_found("agent not found"))?;
+        let most = quotas.config().site.links;
+        let place = local.reserve(&site, most).map_err(|held| {
+            metrics.over_quota("site.links");
+            tracing::info!(%site, held, most, "An agent has too many connections.");
+            Status::resource_exhausted(format!(
+                "agent → gateway: the site has {held} links at this gateway, and quotas.site.links is {most}"
+            ))
+        })?;
+        Ok(Arc::new(place))
     }
 
     async fn registered(&self, agent: &Agent, pod_id: i64, meta: entity::AgentMeta) -> Result<(), Status> {

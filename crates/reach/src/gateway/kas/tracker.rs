@@ -14,6 +14,7 @@ use tarbet_store::{Invalid, Record, Store, Table};
 use tarbet_telemetry::problem::chain;
 use tonic::Status;
 
+use super::beside::Book;
 use crate::gateway::Hub;
 use crate::kas::frame::put;
 use crate::kas::inbox::Inbox;
@@ -49,11 +50,15 @@ impl Record for Connected {
 
 /// The processes that are connected to any gateway. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Tracker(Table<(String, String), Connected>);
+pub(super) struct Tracker {
+    table: Table<(String, String), Connected>,
+    /// Where replicas of the original look and write.
+    shared: Option<Arc<Book>>,
+}
 
 impl Tracker {
-    pub(super) fn new(store: &Store) -> Result<Self, Invalid> {
-        Table::new(store, "kas-agents").map(Self)
+    pub(super) fn new(store: &Store, shared: Option<Arc<Book>>) -> Result<Self, Invalid> {
+        Ok(Self { table: Table::new(store, "kas-agents")?, shared })
     }
 
     pub(super) async fn register(
@@ -64,7 +69,7 @@ impl Tracker {
         now: Timestamp,
     ) -> Result<(), Status> {
         let key = (agent.id.to_string(), pod.to_string());
-        let before = self.0.get(&key).await.map_err(|error| failed(&error))?;
+        let before = self.table.get(&key).await.map_err(|error| failed(&error))?;
         let KubernetesVersion { major, minor, git_version, platform } =
             meta.kubernetes_version.unwrap_or_default();
         let connected = Connected {
@@ -78,25 +83,54 @@ impl Tracker {
             name: meta.pod_name,
             kubernetes: [major, minor, git_version, platform],
         };
-        self.0.put_for(&key, &connected, KEPT).await.map(drop).map_err(|error| failed(&error))
+        self.table.put_for(&key, &connected, KEPT).await.map_err(|error| failed(&error))?;
+        match &self.shared {
+            Some(shared) => shared.registered(tell(connected)).await.map_err(|error| failed(&error)),
+            None => Ok(()),
+        }
     }
 
     pub(super) async fn unregister(&self, agent: &Agent, pod: i64) -> Result<(), Status> {
         let key = (agent.id.to_string(), pod.to_string());
-        self.0.delete(&key).await.map(drop).map_err(|error| failed(&error))
+        self.table.delete(&key).await.map_err(|error| failed(&error))?;
+        match &self.shared {
+            Some(shared) => {
+                let forgotten = shared.unregistered(agent.id, agent.project_id, pod).await;
+                forgotten.map_err(|error| failed(&error))
+            }
+            None => Ok(()),
+        }
     }
 
     async fn find(&self, wanted: &wanted::Request) -> Result<Vec<ConnectedAgentInfo>, Status> {
         let listing = match wanted {
-            wanted::Request::AgentId(id) => self.0.list_under(&id.to_string()).await,
-            wanted::Request::ProjectId(_) => self.0.list().await,
+            wanted::Request::AgentId(id) => self.table.list_under(&id.to_string()).await,
+            wanted::Request::ProjectId(_) => self.table.list().await,
         };
         let records = listing.map_err(|error| failed(&error))?.records.into_iter();
         let meant = records.map(|(_, found)| found.value).filter(|found| match wanted {
             wanted::Request::AgentId(_) => true,
             wanted::Request::ProjectId(id) => found.project == *id,
         });
-        Ok(meant.map(tell).collect())
+        let mut found: Vec<ConnectedAgentInfo> = meant.map(tell).collect();
+        if let Some(shared) = &self.shared {
+            let (agent, project) = match wanted {
+                wanted::Request::AgentId(id) => (Some(*id), 0),
+                wanted::Request::ProjectId(id) => (None, *id),
+            };
+            let others = shared.connections(agent, project).await.map_err(|error| failed(&error))?;
+            let is_new = |other: &ConnectedAgentInfo, known: &[ConnectedAgentInfo]| {
+                !known
+                    .iter()
+                    .any(|one| (one.agent_id, one.connection_id) == (other.agent_id, other.connection_id))
+            };
+            for other in others {
+                if is_new(&other, &found) {
+                    found.push(other);
+                }
+            }
+        }
+        Ok(found)
     }
 }
 

@@ -33,7 +33,7 @@ impl KasWay {
         let options =
             RequestOptions { prefix: hub.kas.prefix, impersonation: None, product: PRODUCT.to_owned() };
         let pool = hub.kas.pool.clone();
-        let caller = AgentCaller { pool, agent, max_wait: hub.config.max_wait, options };
+        let caller = AgentCaller { pool, agent, max_wait: hub.config().max_wait, options };
         Self { caller, gone, leaving: hub.leaving.clone() }
     }
 
@@ -50,18 +50,18 @@ impl KasWay {
 }
 
 /// Before anything was sent, so it may go another way.
-fn lost() -> LinkError {
+pub(super) fn lost() -> LinkError {
     let text = "The agent left before the request could be sent.";
     let denial = Denial::new(StatusCode::BAD_GATEWAY, reach::LINK_LOST.id, text);
     LinkError::Denied(Box::new(denial.at(HOP).untouched()))
 }
 
-fn draining() -> LinkError {
+pub(super) fn draining() -> LinkError {
     let denial = Denial::new(StatusCode::SERVICE_UNAVAILABLE, reach::DRAINING.id, "The gateway leaves.");
     LinkError::Denied(Box::new(denial.at(HOP).untouched()))
 }
 
-fn not_offered(target: &str) -> LinkError {
+pub(super) fn not_offered(target: &str) -> LinkError {
     let text = format!("An agent of the kas protocol carries the Kubernetes API only, not `{target}`.");
     let denial = Denial::new(StatusCode::NOT_FOUND, reach::SERVICE_NOT_OFFERED.id, text);
     LinkError::Denied(Box::new(denial.at(HOP)))
@@ -111,6 +111,10 @@ impl Dialer for KasWay {
 }
 
 impl Way for KasWay {
+    fn is_one_link(&self) -> bool {
+        false
+    }
+
     // The agent's connections are asked to move by whoever serves them.
     fn drain(&self) {}
 

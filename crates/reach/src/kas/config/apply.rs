@@ -8,7 +8,7 @@ use tarbet_identity::SecretFile;
 use tarbet_store::{RedisConfig, SentinelConfig, StoreConfig, TlsConfig};
 
 use super::{KasConfig, KasConfigError, Network};
-use crate::config::{GatewayConfig, GitlabSection, ListenerConfig, TlsFiles};
+use crate::config::{BesideSection, GatewayConfig, GitlabSection, ListenerConfig, TlsFiles};
 use crate::kas::redis::DEFAULT_KEY_PREFIX;
 
 /// A yes of GitLab is used no longer than this, whatever the file says.
@@ -25,6 +25,7 @@ impl KasConfig {
             tls: tls(listen.certificate_file.as_ref(), listen.key_file.as_ref()),
         };
         gateway.kas.prefix = self.prefix();
+        gateway.kas.beside = self.beside()?;
         gateway.kas.calls_per_minute = listen.connections_per_token_per_minute;
         gateway.kas.max_connection_age = listen.max_connection_age.get();
         gateway.serve_kubernetes = self.agent.kubernetes_api.is_some();
@@ -135,6 +136,16 @@ impl KasConfig {
             tls,
             ..usual
         }))))
+    }
+
+    /// Where replicas of the original look for each other; `None` for one that stands alone.
+    pub fn beside(&self) -> Result<Option<BesideSection>, KasConfigError> {
+        let key_prefix = self.redis.as_ref().and_then(|redis| redis.key_prefix.clone());
+        let key_prefix = key_prefix.unwrap_or_else(|| DEFAULT_KEY_PREFIX.to_owned());
+        Ok(match self.store()? {
+            Some(StoreConfig::Redis(redis)) => Some(BesideSection { redis: *redis, key_prefix }),
+            _ => None,
+        })
     }
 }
 

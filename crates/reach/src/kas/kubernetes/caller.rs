@@ -44,23 +44,28 @@ impl AgentCaller {
         self.pool.open(self.agent, &method, metadata, until).await
     }
 
-    /// Sends a request through a tunnel and gives the response as soon as its head is there. Whom it
-    /// impersonates by its headers goes along in the form of the protocol, unless the options say whom.
-    pub(crate) async fn send_on(
-        &self,
-        call: Call,
-        mut request: Request<Body>,
-    ) -> Result<Response<Body>, Status> {
-        let own;
-        let options = match (&self.options.impersonation, Impersonation::take(request.headers_mut())) {
-            (None, Some(who)) => {
-                own = RequestOptions { impersonation: Some(who), ..self.options.clone() };
-                &own
-            }
-            _ => &self.options,
-        };
-        make_request(call, request, options).await
+    /// Sends a request through a tunnel and gives the response as soon as its head is there.
+    pub(crate) async fn send_on(&self, call: Call, request: Request<Body>) -> Result<Response<Body>, Status> {
+        send_on(call, request, &self.options).await
     }
+}
+
+/// Sends a request through a tunnel, wherever that is. Whom it impersonates by its headers goes along in the
+/// form of the protocol, unless the options say whom.
+pub(crate) async fn send_on(
+    call: Call,
+    mut request: Request<Body>,
+    options: &RequestOptions,
+) -> Result<Response<Body>, Status> {
+    let own;
+    let options = match (&options.impersonation, Impersonation::take(request.headers_mut())) {
+        (None, Some(who)) => {
+            own = RequestOptions { impersonation: Some(who), ..options.clone() };
+            &own
+        }
+        _ => options,
+    };
+    make_request(call, request, options).await
 }
 
 /// What of a request's headers the call itself carries on.

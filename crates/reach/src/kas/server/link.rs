@@ -39,12 +39,21 @@ pub(super) enum Ending {
     Refused,
 }
 
+/// An agent that was let in.
+#[derive(Clone)]
+struct Guest {
+    token: Secret,
+    agent: Arc<Agent>,
+    /// Makes the connection count against the limit of its site.
+    _place: Arc<dyn Send + Sync>,
+}
+
 pub(super) struct Link {
     shared: Arc<Shared>,
     id: u64,
     moving: AtomicBool,
     /// Everybody who was let in, for looking again.
-    guests: Mutex<Vec<(Secret, Arc<Agent>)>>,
+    guests: Mutex<Vec<Guest>>,
     /// Streams that are held open without a tunnel.
     held: Mutex<Vec<Outbox>>,
 }
@@ -159,11 +168,12 @@ impl Link {
         let inbox = Inbox::new(&head.headers, body)?;
         let agent = self.shared.host.admit(&token).await?;
         let mut guests = locked(&self.guests);
-        if !guests.iter().any(|(known, _)| known.matches(token.expose())) {
+        if !guests.iter().any(|known| known.token.matches(token.expose())) {
             if guests.len() >= MAX_TOKENS {
                 return Err(Status::resource_exhausted("agent → gateway: too many tokens on one connection"));
             }
-            guests.push((token, Arc::clone(&agent)));
+            let place = self.shared.host.connect(&agent)?;
+            guests.push(Guest { token, agent: Arc::clone(&agent), _place: place });
         }
         Ok((agent, inbox))
     }
@@ -203,7 +213,7 @@ impl Link {
         let guests = locked(&self.guests).clone();
         let before = guests.len();
         let mut refused = Vec::new();
-        for (token, agent) in guests {
+        for Guest { token, agent, .. } in guests {
             // Only a clear no counts: that the answer cannot be had is no reason to cut a link.
             if let Err(status) = self.shared.host.admit(&token).await
                 && matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied | Code::NotFound)
@@ -222,13 +232,13 @@ impl Link {
             return false;
         }
         let mut guests = locked(&self.guests);
-        guests.retain(|(token, _)| !refused.iter().any(|gone| gone.matches(token.expose())));
+        guests.retain(|known| !refused.iter().any(|gone| gone.matches(known.token.expose())));
         before > 0 && guests.is_empty()
     }
 
     /// Ends everything idle with OK.
     pub(super) fn release(&self) {
-        let agents: Vec<i64> = locked(&self.guests).iter().map(|(_, agent)| agent.id).collect();
+        let agents: Vec<i64> = locked(&self.guests).iter().map(|known| known.agent.id).collect();
         for agent in agents {
             self.shared.pool.release(agent, self.id);
         }

@@ -49,7 +49,7 @@ pub(super) async fn start(
     }
     // The gateway of this very process keeps the record of what is asked.
     settings.audit.file = None;
-    agent::start(&settings, surroundings()?, &process.supervisor, &process.health).await?;
+    let _lives_on = agent::start(&settings, surroundings()?, &process.supervisor, &process.health).await?;
     Ok(format!("this machine is the site `{SITE}`"))
 }
 

@@ -1,0 +1,198 @@
+//! Who holds which agent, as replicas of the original write it down.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tarbet_store::{Error, HashField, Hashes};
+use tarbet_telemetry::problem::chain;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::kas::locked;
+use crate::kas::prefix::Prefix;
+use crate::kas::proto::agent_tracker::ConnectedAgentInfo;
+use crate::kas::redis::{Connection, Layout, expiring, sort};
+
+/// How long an entry counts, as the original has it.
+const LIVES: Duration = Duration::from_mins(5);
+/// How often it is written again.
+const REFRESH: Duration = Duration::from_mins(4);
+/// How soon what could not be written is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
+/// How long the last writing may take when the gateway leaves.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How long a list is used again: everybody who looks for one agent shares it.
+const FRESH: Duration = Duration::from_millis(50);
+/// Lists that are kept; beyond that those nobody asked for lately go.
+const MOST: usize = 10_000;
+
+/// What becomes of an agent here.
+pub(super) enum Word {
+    /// The first tunnel came.
+    Holds(i64),
+    /// The last one went.
+    Lost(i64),
+}
+
+/// The keys that all replicas read and write.
+pub(in crate::gateway::kas) struct Book {
+    hashes: Hashes,
+    layout: Layout,
+    prefix: Prefix,
+    /// Where the others find this gateway.
+    own: String,
+    lists: Mutex<HashMap<i64, Arc<tokio::sync::Mutex<List>>>>,
+}
+
+#[derive(Default)]
+struct List {
+    read: Option<Instant>,
+    urls: Vec<String>,
+}
+
+impl Book {
+    pub(super) fn new(hashes: Hashes, key_prefix: &str, prefix: Prefix, own: String) -> Self {
+        Self { hashes, layout: Layout::new(key_prefix), prefix, own, lists: Mutex::default() }
+    }
+
+    /// The others that hold an agent. While Redis does not answer, what it said last.
+    pub(super) async fn holders(&self, agent: i64) -> Vec<String> {
+        let list = {
+            let mut lists = locked(&self.lists);
+            if lists.len() >= MOST {
+                lists.retain(|_, list| Arc::strong_count(list) > 1);
+            }
+            Arc::clone(lists.entry(agent).or_default())
+        };
+        let mut list = list.lock().await;
+        if list.read.is_some_and(|at| at.elapsed() < FRESH) {
+            return list.urls.clone();
+        }
+        list.read = Some(Instant::now());
+        match self.hashes.all(&self.layout.kas_by_agent(agent)).await {
+            Ok(fields) => {
+                let live = sort(fields, Timestamp::now().as_second()).live.into_iter();
+                let urls = live.filter_map(|(url, _)| String::from_utf8(url).ok());
+                list.urls = urls.filter(|url| *url != self.own).collect();
+            }
+            Err(error) => tracing::warn!(error = %chain(&error), "The list of a kas cannot be read."),
+        }
+        list.urls.clone()
+    }
+
+    /// Notes a process of an agent where the others look.
+    pub(in crate::gateway::kas) async fn registered(&self, info: ConnectedAgentInfo) -> Result<(), Error> {
+        let expires = expires();
+        let (agent, project, pod) = (info.agent_id, info.project_id, info.connection_id.to_string());
+        let connection = Connection { info, cluster_id: String::new() }.encode(self.prefix);
+        let field = |key: Vec<u8>, field: String, value: &[u8]| HashField {
+            key,
+            field: field.into_bytes(),
+            value: expiring(expires, value.to_vec()),
+        };
+        let mut fields = vec![
+            field(self.layout.connections_by_agent(agent), pod.clone(), &connection),
+            field(self.layout.connected_agents(), agent.to_string(), &[]),
+        ];
+        if self.prefix == Prefix::Gitlab {
+            fields.push(field(self.layout.connections_by_project(project), pod, &connection));
+        }
+        self.hashes.put(&fields, LIVES).await
+    }
+
+    /// Takes the note back.
+    pub(in crate::gateway::kas) async fn unregistered(
+        &self,
+        agent: i64,
+        project: i64,
+        pod: i64,
+    ) -> Result<(), Error> {
+        let keys = [self.layout.connections_by_agent(agent), self.layout.connections_by_project(project)];
+        let field = pod.to_string().into_bytes();
+        let fields = keys.map(|key| HashField { key, field: field.clone(), value: Vec::new() });
+        self.hashes.remove(&fields).await
+    }
+
+    /// The processes of an agent, or of all agents of a project, that anybody noted.
+    pub(in crate::gateway::kas) async fn connections(
+        &self,
+        agent: Option<i64>,
+        project: i64,
+    ) -> Result<Vec<ConnectedAgentInfo>, Error> {
+        let key = match agent {
+            Some(agent) => self.layout.connections_by_agent(agent),
+            None => self.layout.connections_by_project(project),
+        };
+        let fields = self.hashes.all(&key).await?;
+        let live = sort(fields, Timestamp::now().as_second()).live.into_iter();
+        Ok(live
+            .filter_map(|(_, value)| Connection::decode(self.prefix, &value).ok())
+            .map(|found| found.info)
+            .collect())
+    }
+
+    async fn hold(&self, agents: impl IntoIterator<Item = i64>) -> Result<(), Error> {
+        let expires = expires();
+        let fields: Vec<_> =
+            agents.into_iter().map(|agent| self.field(agent, expiring(expires, ""))).collect();
+        self.hashes.put(&fields, LIVES).await
+    }
+
+    async fn release(&self, agents: impl IntoIterator<Item = i64>) -> Result<(), Error> {
+        let fields: Vec<_> = agents.into_iter().map(|agent| self.field(agent, Vec::new())).collect();
+        self.hashes.remove(&fields).await
+    }
+
+    fn field(&self, agent: i64, value: Vec<u8>) -> HashField {
+        HashField { key: self.layout.kas_by_agent(agent), field: self.own.clone().into_bytes(), value }
+    }
+}
+
+/// When what is written now ends, in Unix seconds.
+fn expires() -> i64 {
+    Timestamp::now().as_second().saturating_add_unsigned(LIVES.as_secs())
+}
+
+/// Writes which agents are here until the gateway leaves, then takes all of it back.
+pub(super) async fn keep(book: Arc<Book>, mut words: UnboundedReceiver<Word>, leaving: CancellationToken) {
+    let mut held = BTreeSet::new();
+    let mut due = Instant::now() + REFRESH;
+    loop {
+        let wrote = tokio::select! {
+            () = leaving.cancelled() => break,
+            word = words.recv() => match word {
+                None => break,
+                Some(Word::Holds(agent)) => {
+                    held.insert(agent);
+                    book.hold([agent]).await
+                }
+                Some(Word::Lost(agent)) => {
+                    held.remove(&agent);
+                    // What cannot be removed ends by itself.
+                    book.release([agent]).await
+                }
+            },
+            () = tokio::time::sleep_until(due) => {
+                due = Instant::now() + REFRESH;
+                if held.is_empty() { Ok(()) } else { book.hold(held.iter().copied()).await }
+            }
+        };
+        if let Err(error) = wrote {
+            tracing::warn!(error = %chain(&error), "Other replicas cannot be told which agents are here.");
+            due = Instant::now() + AGAIN;
+        }
+    }
+    if held.is_empty() {
+        return;
+    }
+    match tokio::time::timeout(LAST_WORDS, book.release(held)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            tracing::warn!(error = %chain(&error), "Entries of this gateway stay until they end.")
+        }
+        Err(_) => tracing::warn!("Entries of this gateway stay until they end: Redis does not answer."),
+    }
+}

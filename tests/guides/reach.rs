@@ -1,0 +1,16 @@
+//! kubectl at a cluster behind a firewall, through two gateways.
+
+use tarbet_testbed::{Lease, shared_pair};
+
+use super::frame::{Guide, wrapper};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_guide_to_reach_is_true() {
+    let (private, ports) = (&shared_pair().await.unwrap().private, Lease::block(1).unwrap());
+    let guide = Guide::new("reach.md")
+        .program("kubectl", wrapper(private.kubectl().program(), "kubectl"))
+        .env("PROBES", format!("127.0.0.1:{}", ports.port(0)));
+    let config = guide.path().join("guide.kubeconfig").display().to_string();
+    std::fs::copy(private.kubeconfig(), guide.path().join("private.kubeconfig")).unwrap();
+    guide.env("KUBECONFIG", config).follow().await;
+}

@@ -1,0 +1,114 @@
+//! Replicas that know each other only as replicas of a kas do: by its keys in Redis and its private API.
+
+use anyhow::{Result, ensure};
+use tarbet_identity::SecretBytes;
+use tarbet_identity::jwt::kas::KasSigner;
+use tarbet_testbed::product::{Gateway, Product};
+use tarbet_testbed::{Redis, eventually};
+
+use super::gitlab::{AGENT, Gitlab, RULES, asking};
+use super::{SOON, agentk, bearer, exercise, kubectl, metric, product};
+
+/// Asks about the key of the agent 7 as a kas was seen to write it: the number is eight raw bytes, which only
+/// a script can spell.
+async fn ask(redis: &Redis, question: &str) -> Result<String> {
+    let key = "'gitlab-kas:tunnel_tracker2:kas_by_agent_id:' .. string.char(7, 0, 0, 0, 0, 0, 0, 0)";
+    let said = redis.command(&["EVAL", &format!("local key = {key}; return {question}"), "0"]).await?;
+    Ok(said.trim().to_owned())
+}
+
+/// A gateway with a store of its own: it shares nothing with others but what a kas shares.
+async fn replica(product: &Product, name: &str, gitlab: &str, redis: &Redis) -> Result<Gateway> {
+    let mut flags = asking(product, gitlab);
+    flags.extend(["--set".to_owned(), format!("gateway.kas.beside.redis.url={}", redis.url())]);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    product.gateway(name, "{kind: memory}", &flags).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_at_one_replica_is_reached_through_the_other_and_back() -> Result<()> {
+    let (product, redis) = (product(), Redis::start().await?);
+    let (_gitlab, url) = Gitlab::start().await;
+    let mut one = replica(&product, "kas-one", &url, &redis).await?;
+    let two = replica(&product, "kas-two", &url, &redis).await?;
+    let policy = product.folder().write("beside-policy.yaml", RULES)?;
+    let extra = ["--policy", policy.to_str().unwrap()];
+    let job = async |gateway: &Gateway, name: &str| {
+        kubectl(bearer(&product, gateway, name, &format!("ci:{AGENT}:job-as-agent"))).await
+    };
+
+    // Nobody has the agent yet: the request waits at the one, and the agent comes to the other.
+    let (at_one, at_two) = (job(&one, "at-one").await, job(&two, "at-two").await);
+    let waiting = tokio::spawn({
+        let kubectl = at_one.clone();
+        async move { kubectl.run(&["get", "--raw", "/version"]).await }
+    });
+    eventually(SOON, "the request to wait", || metric(&one, "tarbet_requests_waiting 1")).await?;
+    let mut agent = agentk(&product, "beside-agentk", "glagent-secret", &two.agents(), &extra).await;
+    ensure!(waiting.await??.contains("gitVersion"));
+    // Reads, writes and a watch, entering where the agent is not.
+    exercise(&at_one).await;
+    exercise(&at_two).await;
+    // Names that GitLab gives go along.
+    let ada = kubectl(bearer(&product, &one, "ada", &format!("pat:{AGENT}:glpat-ada"))).await;
+    let said = format!("{:#}", ada.run(&["get", "namespaces"]).await.unwrap_err());
+    ensure!(said.contains("gitlab:user:ada") && said.contains("forbidden"), "{said}");
+
+    // What stands in Redis is what a kas writes: its private URL, and six bytes that hold only an expiry.
+    let fields = ask(&redis, "redis.call('HKEYS', key)").await?;
+    ensure!(fields.lines().count() == 1 && fields.starts_with("grpc://127.0.0.1:"), "{fields}");
+    ensure!(ask(&redis, "#redis.call('HVALS', key)[1]").await? == "6");
+    let lives: i64 = ask(&redis, "redis.call('PTTL', key)").await?.parse()?;
+    ensure!((1..=300_000).contains(&lives), "{lives}");
+    let connected = "gitlab-kas:agent_tracker2:connected_agents";
+    ensure!(redis.command(&["HKEYS", connected]).await?.trim() == AGENT.to_string());
+
+    // The agent moves to the other one; requests go the other way round.
+    agent.process.stop().await?;
+    let gone = async || {
+        let left = ask(&redis, "redis.call('HLEN', key)").await?;
+        ensure!(left == "0", "{left}");
+        Ok(())
+    };
+    eventually(SOON, "the entry to be removed", gone).await?;
+    let _agent = agentk(&product, "beside-agentk-2", "glagent-secret", &one.agents(), &extra).await;
+    exercise(&at_two).await;
+
+    // One that is told to stop takes its entry along.
+    one.process.stop().await?;
+    gone().await
+}
+
+/// One gRPC call to a private listener, as a kas makes it; the status that comes at once, if any.
+async fn knock(address: &str, token: &str) -> Result<Option<String>> {
+    let client = reqwest::Client::builder().http2_prior_knowledge().build()?;
+    let call = client
+        .post(format!("{address}/gitlab.agent.kubernetes_api.rpc.KubernetesApi/MakeRequest"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .header("kas-hop-routing-agent-id", "8")
+        .header("authorization", format!("Bearer {token}"))
+        .body(Vec::new());
+    let answer = call.send().await?;
+    Ok(answer.headers().get("grpc-status").map(|status| status.to_str().unwrap_or_default().to_owned()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_private_listener_takes_nobody_without_the_secret() -> Result<()> {
+    let (product, redis) = (product(), Redis::start().await?);
+    let (_gitlab, url) = Gitlab::start().await;
+    let gateway = replica(&product, "kas-closed", &url, &redis).await?;
+    let address = gateway.private();
+    // The test bed's secret, in base64 in its file.
+    let secret = SecretBytes::new(b"tarbet-test-bed-secret-012345678".to_vec());
+    let sign = |secret: SecretBytes| KasSigner::private_api(secret).token(jiff::Timestamp::now());
+    let good = sign(secret.clone());
+    // In: it is told whether there is a tunnel by frames, not by a status.
+    ensure!(knock(&address, good.expose()).await?.is_none());
+    let foreign = sign(SecretBytes::new(vec![9; 32]));
+    let for_gitlab = KasSigner::gitlab(secret).token(jiff::Timestamp::now());
+    for wrong in [foreign.expose(), for_gitlab.expose(), "", "x"] {
+        ensure!(knock(&address, wrong).await?.as_deref() == Some("16"), "{wrong}");
+    }
+    Ok(())
+}

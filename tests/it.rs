@@ -19,6 +19,8 @@ mod jobs;
 #[cfg(test)]
 mod kas;
 #[cfg(test)]
+mod kubelet;
+#[cfg(test)]
 mod mesh;
 #[cfg(test)]
 mod packaging;

@@ -1,21 +1,22 @@
-//! What kubectl does with a running pod, through tunnels of the kas protocol to a real kubelet.
+//! What kubectl does with running pods at a real kubelet: over native links and over tunnels of the kas
+//! protocol, through one gateway and through two.
 
 use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
-use tarbet_testbed::product::Agent;
+use tarbet_testbed::product::{Agent, Product};
 use tarbet_testbed::{Behind, Dockerd, Edge, Kubectl, Lease, Redis, eventually, shared_pair};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::{add_site, agentk, login, product};
+use crate::kas::{add_site, agentk, login};
 
 const PATIENCE: Duration = Duration::from_mins(2);
-const IMAGE: &str = "shell:kas";
+const IMAGE: &str = "shell:kubelet";
 
 /// A pod at the virtual node: says one line, another one when told to, and answers on a port.
 async fn pod(kubectl: &Kubectl, namespace: &str, node: &str) -> Result<()> {
@@ -143,32 +144,75 @@ async fn replaced(
     Ok(new)
 }
 
+/// A deployment that becomes available, as kubectl follows it.
+async fn rollout(kubectl: &Kubectl, namespace: &str, node: &str) -> Result<()> {
+    let labels = json!({"app": "steady"});
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "steady", "namespace": namespace},
+        "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": {
+            "metadata": {"labels": labels},
+            "spec": {
+                "nodeSelector": {"kubernetes.io/hostname": node},
+                "tolerations": [{"key": "virtual-node.interlink/no-schedule", "operator": "Exists"}],
+                "terminationGracePeriodSeconds": 1, "automountServiceAccountToken": false,
+                "containers": [{"name": "main", "image": IMAGE, "imagePullPolicy": "Never",
+                                "command": ["/bin/sh", "-c", "while true; do sleep 1; done"]}],
+            },
+        }},
+    });
+    kubectl.apply(&deployment).await?;
+    let status = ["rollout", "status", "deployment/steady", "-n", namespace, "--timeout=120s"];
+    let said = kubectl.run(&status).await?;
+    ensure!(said.contains("successfully rolled out"), "{said}");
+    kubectl.run(&["delete", "deployment", "steady", "-n", namespace, "--wait=false"]).await.map(drop)
+}
+
+/// Everything through one gateway (`near`, which holds the agent) and through two (`far`, which does not).
+async fn everything(
+    product: &Product,
+    node: &str,
+    [near, far]: [&Kubectl; 2],
+    old: Agent,
+    new: impl Future<Output = Agent>,
+) -> Result<()> {
+    let namespace = shared_pair().await?.private.unique_namespace("kubelet").await?;
+    pod(near, &namespace, node).await?;
+    logs_and_commands(near, &namespace, far).await?;
+    let _agent = replaced(near, &namespace, old, new).await?;
+    attach(far, &namespace).await?;
+    copy(near, &namespace, product.folder().path()).await?;
+    forward(near, &namespace).await?;
+    forward(far, &namespace).await?;
+    rollout(far, &namespace, node).await?;
+    far.run(&["delete", "pod", "far", "-n", &namespace, "--wait=true", "--timeout=60s"]).await.map(drop)
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn logs_exec_attach_cp_and_port_forward_reach_a_kubelet_through_tunnels() -> Result<()> {
-    let (product, redis, docker) = (product(), Redis::start().await?, Dockerd::start().await?);
+async fn logs_exec_attach_cp_port_forward_and_rollouts_work_over_links_and_over_tunnels() -> Result<()> {
+    let product = Product::new(env!("CARGO_BIN_EXE_tarbet"))?;
+    let (redis, docker) = (Redis::start().await?, Dockerd::start().await?);
     docker.shell_image(IMAGE).await?;
     let plane = &shared_pair().await?.private;
-    let node = format!("kas-{}", std::process::id());
+    let node = format!("kubelet-{}", std::process::id());
     let _edge = Edge::start(&product, plane, &node, Behind::Docker(&docker)).await?;
-
     let store = format!("{{kind: redis, url: '{}'}}", redis.url());
-    let entry = product.gateway("kas-entry", &store, &[]).await?;
-    let holder = product.gateway("kas-holder", &store, &[]).await?;
-    let (_, token) = add_site(&product, &entry, "far").await;
-    // Over a WebSocket, as most agents of this protocol come.
-    let address = holder.agents_websocket();
-    let agent = agentk(&product, "far-agentk", &token, &address, &[]).await;
-    let (near, far) = (login(&product, &holder, "far").await, login(&product, &entry, "far").await);
+    let entry = product.gateway("entry", &store, &[]).await?;
+    let holder = product.gateway("holder", &store, &[]).await?;
+    let ways = async |site: &str| (login(&product, &holder, site).await, login(&product, &entry, site).await);
 
-    let namespace = plane.unique_namespace("kubelet").await?;
-    pod(&near, &namespace, &node).await?;
-    logs_and_commands(&near, &namespace, &far).await?;
-    let another = agentk(&product, "far-agentk-2", &token, &address, &[]);
-    let _agent = replaced(&near, &namespace, agent, another).await?;
-    attach(&far, &namespace).await?;
-    copy(&near, &namespace, product.folder().path()).await?;
-    forward(&near, &namespace).await?;
-    forward(&far, &namespace).await?;
-    far.run(&["delete", "pod", "far", "-n", &namespace, "--wait=true", "--timeout=60s"]).await?;
-    Ok(())
+    let (_, token) = add_site(&product, &entry, "linked").await;
+    let kubeconfig = plane.kubeconfig().display().to_string();
+    let flags = ["--kubeconfig", &kubeconfig];
+    let agent = product.agent("linked-1", &token, &[&holder], &flags).await?;
+    let another = async { product.agent("linked-2", &token, &[&holder], &flags).await.unwrap() };
+    let (near, far) = ways("linked").await;
+    everything(&product, &node, [&near, &far], agent, another).await.context("over a native link")?;
+
+    // Over a WebSocket, as most agents of the kas protocol come.
+    let (_, token) = add_site(&product, &entry, "tunnelled").await;
+    let address = holder.agents_websocket();
+    let agent = agentk(&product, "tunnelled-1", &token, &address, &[]).await;
+    let another = agentk(&product, "tunnelled-2", &token, &address, &[]);
+    let (near, far) = ways("tunnelled").await;
+    everything(&product, &node, [&near, &far], agent, another).await.context("over tunnels of kas")
 }

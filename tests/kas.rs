@@ -16,20 +16,26 @@ fn product() -> Product {
     Product::new(env!("CARGO_BIN_EXE_tarbet")).unwrap()
 }
 
-pub async fn add_site(product: &Product, gateway: &Gateway, name: &str) -> (i64, String) {
+pub(crate) async fn add_site(product: &Product, gateway: &Gateway, name: &str) -> (i64, String) {
     let said = product.run(gateway, &["site", "add", name, "-o", "json"]).await.unwrap();
     let site: Value = serde_json::from_str(&said).unwrap();
     (site["id"].as_i64().unwrap(), site["token"]["token"].as_str().unwrap().to_owned())
 }
 
-pub async fn login(product: &Product, gateway: &Gateway, site: &str) -> Kubectl {
+pub(crate) async fn login(product: &Product, gateway: &Gateway, site: &str) -> Kubectl {
     let file = product.folder().path().join(format!("{site}-{}.kubeconfig", gateway.process.pid()));
     product.run(gateway, &["kube", "login", site, "--kubeconfig", file.to_str().unwrap()]).await.unwrap();
     shared_pair().await.unwrap().private.kubectl_with(file)
 }
 
 /// An agent that joins a gateway as it would join a kas.
-pub async fn agentk(product: &Product, name: &str, token: &str, address: &str, extra: &[&str]) -> Agent {
+pub(crate) async fn agentk(
+    product: &Product,
+    name: &str,
+    token: &str,
+    address: &str,
+    extra: &[&str],
+) -> Agent {
     let kubeconfig = shared_pair().await.unwrap().private.kubeconfig().display().to_string();
     let fixed = ["--kas-address", address, "--kubeconfig", &kubeconfig];
     product.agent(name, token, &[], &[&fixed, extra].concat()).await.unwrap()

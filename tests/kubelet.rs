@@ -53,10 +53,10 @@ async fn pod(kubectl: &Kubectl, namespace: &str, node: &str) -> Result<()> {
 /// A log that is followed, commands with their exit codes and input, and the end of the log.
 async fn logs_and_commands(kubectl: &Kubectl, namespace: &str, other: &Kubectl) -> Result<()> {
     let exec = ["exec", "-n", namespace, "far", "-c", "talker", "--"];
-    let follow = kubectl.run(&["logs", "-f", "-n", namespace, "far", "-c", "talker"]);
+    let follow = async { kubectl.run(&["logs", "-f", "-n", namespace, "far", "-c", "talker"]).await };
     let act = async {
-        let said = kubectl.run(&[&exec[..], &["sh", "-c", "echo out; echo err >&2; touch /tmp/go"]].concat());
-        let said = said.await?;
+        let words = [&exec[..], &["sh", "-c", "echo out; echo err >&2; touch /tmp/go"]].concat();
+        let said = kubectl.run(&words).await?;
         ensure!(said == "out", "{said}");
         let failed = kubectl.run(&[&exec[..], &["sh", "-c", "echo oops >&2; exit 42"]].concat()).await;
         let failed = failed.map_or_else(|error| error.to_string(), |said| said);

@@ -194,16 +194,17 @@ async fn an_agent_moves_to_another_gateway_and_what_runs_finishes_at_the_first()
     agent_config(folder, &second.agents(), &broken)?;
     hangup(&["tarbet_config_reloads_total{outcome=\"refused\"} 1", "tarbet_config_is_current 0"]).await?;
     shout(&mut live).await?;
-    tells(&second.observability(), &["tarbet_links 0"]).await?;
+    tells(&second.observability(), &["tarbet_links 0"]).await.context("nothing was dialled")?;
 
     agent_config(folder, &second.agents(), &product.authority())?;
     hangup(&["tarbet_config_reloads_total{outcome=\"applied\"} 2", "tarbet_config_is_current 1"]).await?;
-    eventually(SOON, "links at the second", || tells(&second.observability(), &["tarbet_links 2"])).await?;
+    let (at_first, at_second) = (first.observability(), second.observability());
+    eventually(SOON, "links at the second", || tells(&at_second, &["tarbet_links 2"])).await?;
     shout(&mut live).await.context("what runs at the first finishes there")?;
     // The first finds the site at the second now.
     let mut anew = eventually(SOON, "a stream through both", || shout_anew(port)).await?;
     shout(&mut anew).await?;
     drop(live);
-    eventually(SOON, "the first to be left", || tells(&first.observability(), &["tarbet_links 0"])).await?;
+    eventually(SOON, "the first to be left", || tells(&at_first, &["tarbet_links 0"])).await?;
     shout(&mut anew).await
 }

@@ -21,14 +21,14 @@ use super::{SOON, agentk, bearer, exercise, kubectl, metric, product};
 
 /// GitLab, as far as a kas asks it: answers shaped as its own are.
 #[derive(Clone, Default)]
-pub struct Gitlab(Arc<Mutex<HashMap<&'static str, usize>>>);
+pub(super) struct Gitlab(Arc<Mutex<HashMap<&'static str, usize>>>);
 
-pub const AGENT: i64 = 7;
+pub(super) const AGENT: i64 = 7;
 /// Everybody whom GitLab names may ask, as far as the site itself is concerned.
-pub const RULES: &str = "kubernetes: [{}]\nimpersonate: ['gitlab:*', '7', '70', '1', '2', '3', 'ada', 'prod', 'production', 'session_cookie', 'personal_access_token']\n";
+pub(super) const RULES: &str = "kubernetes: [{}]\nimpersonate: ['gitlab:*', '7', '70', '1', '2', '3', 'ada', 'prod', 'production', 'session_cookie', 'personal_access_token']\n";
 
 impl Gitlab {
-    pub async fn start() -> (Self, String) {
+    pub(super) async fn start() -> (Self, String) {
         let gitlab = Self::default();
         let router = Router::new()
             .route("/api/v4/internal/kubernetes/agent_info", get(agent_info))
@@ -103,7 +103,7 @@ async fn authorize(State(gitlab): State<Gitlab>, headers: HeaderMap, Json(asked)
 }
 
 /// The flags of a gateway that asks this GitLab.
-pub fn asking(product: &Product, url: &str) -> Vec<String> {
+pub(super) fn asking(product: &Product, url: &str) -> Vec<String> {
     let secret = product.folder().path().join("gateways.secret").display().to_string();
     let settings = [
         format!("gateway.kas.gitlab.address={url}"),

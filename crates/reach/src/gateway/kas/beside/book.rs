@@ -191,7 +191,7 @@ pub(super) async fn keep(book: Arc<Book>, mut words: UnboundedReceiver<Word>, le
     match tokio::time::timeout(LAST_WORDS, book.release(held)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
-            tracing::warn!(error = %chain(&error), "Entries of this gateway stay until they end.")
+            tracing::warn!(error = %chain(&error), "Entries of this gateway stay until they end.");
         }
         Err(_) => tracing::warn!("Entries of this gateway stay until they end: Redis does not answer."),
     }

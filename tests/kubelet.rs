@@ -59,7 +59,7 @@ async fn logs_and_commands(kubectl: &Kubectl, namespace: &str, other: &Kubectl) 
         let said = kubectl.run(&words).await?;
         ensure!(said == "out", "{said}");
         let failed = kubectl.run(&[&exec[..], &["sh", "-c", "echo oops >&2; exit 42"]].concat()).await;
-        let failed = failed.map_or_else(|error| error.to_string(), |said| said);
+        let failed = failed.unwrap_or_else(|error| error.to_string());
         ensure!(failed.contains("exit code 42") && failed.contains("oops"), "{failed}");
         let words = ["exec", "-i", "-n", namespace, "far", "-c", "talker", "--", "tr", "a-z", "A-Z"];
         let text = "x".repeat(200_000);
@@ -206,7 +206,9 @@ async fn logs_exec_attach_cp_port_forward_and_rollouts_work_over_links_and_over_
     let agent = product.agent("linked-1", &token, &[&holder], &flags).await?;
     let another = async { product.agent("linked-2", &token, &[&holder], &flags).await.unwrap() };
     let (near, far) = ways("linked").await;
-    everything(&product, &node, [&near, &far], agent, another).await.context("over a native link")?;
+    Box::pin(everything(&product, &node, [&near, &far], agent, another))
+        .await
+        .context("over a native link")?;
 
     // Over a WebSocket, as most agents of the kas protocol come.
     let (_, token) = add_site(&product, &entry, "tunnelled").await;
@@ -214,5 +216,5 @@ async fn logs_exec_attach_cp_port_forward_and_rollouts_work_over_links_and_over_
     let agent = agentk(&product, "tunnelled-1", &token, &address, &[]).await;
     let another = agentk(&product, "tunnelled-2", &token, &address, &[]);
     let (near, far) = ways("tunnelled").await;
-    everything(&product, &node, [&near, &far], agent, another).await.context("over tunnels of kas")
+    Box::pin(everything(&product, &node, [&near, &far], agent, another)).await.context("over tunnels of kas")
 }

@@ -11,7 +11,7 @@ use tarbet_testbed::{Authority, Lease, Redis, Subject, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 
 fn product() -> Product {
     Product::new(env!("CARGO_BIN_EXE_tarbet")).unwrap()

@@ -2,4 +2,5 @@
 
 mod jobs;
 mod mesh;
+mod nets;
 mod pods;

@@ -54,6 +54,8 @@ function App() {
   useEffect(() => {
     const title = views.find(([id]) => id === view)?.[1] ?? "Tarbet";
     document.title = `${detail ?? title} · Tarbet`;
+    // On a narrow page the names of views are a strip, and the current one may lie beside it.
+    document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
     // Whoever follows a link with the keyboard or a reader goes on in the new view.
     if (!first.current && view !== "codes") main.current?.focus({ preventScroll: true });
     first.current = false;

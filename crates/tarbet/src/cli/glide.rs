@@ -1,6 +1,7 @@
 //! `tarbet glide …`: the networks of many clouds, with the original's words.
 
 mod client;
+mod follow;
 mod questions;
 mod rules;
 
@@ -110,6 +111,9 @@ enum GlideCommand {
         /// The file
         file: PathBuf,
     },
+    /// Keep tags as what a cluster runs: the pods of a virtual node, or behind a service
+    #[command(after_help = follow::EXAMPLES)]
+    Follow(follow::FollowArgs),
     /// Take down connections between clouds that no rule needs any more
     #[command(after_help = "Examples:\n  tarbet glide prune --plan\n  tarbet glide prune")]
     Prune,
@@ -288,6 +292,7 @@ pub async fn run(args: GlideArgs, format: Format) -> Result<(), Problem> {
         }
         GlideCommand::Can(args) => questions::can(&glide, args).await,
         GlideCommand::Test { file } => questions::test(&glide, &file).await,
+        GlideCommand::Follow(args) => follow::run(&glide, args).await,
         GlideCommand::Prune => glide.change(Method::POST, "/links/prune", Value::Null, "Pruned.").await,
         GlideCommand::Topology => {
             let picture = glide.ask(Method::GET, "/topology", Value::Null).await?;

@@ -24,6 +24,7 @@ const LASTING: &[&str] = &[
     "cloud ibm",
     "mesh",
     "forward",
+    "glide follow",
     "pods exec",
 ];
 /// Commands that only look.

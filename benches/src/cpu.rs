@@ -1,4 +1,4 @@
-//! CPU time and memory of processes, as the kernel counts them.
+//! CPU time, memory and descriptors of processes, as the kernel counts them.
 
 use anyhow::{Context, Result};
 
@@ -18,4 +18,9 @@ pub(crate) fn resident_mib(pid: u32) -> Result<f64> {
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
     let kib: f64 = line.split_whitespace().nth(1).context("no number")?.parse()?;
     Ok(kib / 1024.0)
+}
+
+/// Descriptors this process has open.
+pub(crate) fn descriptors() -> Result<usize> {
+    Ok(std::fs::read_dir("/proc/self/fd")?.count())
 }

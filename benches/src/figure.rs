@@ -128,7 +128,8 @@ pub(crate) fn median(values: &[f64]) -> f64 {
 /// How far the runs lie apart, as a share of the middle one.
 pub(crate) fn spread(values: &[f64]) -> f64 {
     let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(low, high), v| (low.min(*v), high.max(*v)));
-    if values.len() < 2 { 0.0 } else { (high - low) / median(values) }
+    // Runs that all gave nothing do not lie apart.
+    if values.len() < 2 || high <= low { 0.0 } else { (high - low) / median(values) }
 }
 
 fn machine() -> String {
@@ -163,5 +164,6 @@ mod tests {
     fn medians_of_even_counts_lie_between() {
         assert!((median(&[1.0, 3.0, 2.0, 10.0]) - 2.5).abs() < 1e-9);
         assert!((spread(&[9.0, 10.0, 11.0]) - 0.2).abs() < 1e-9);
+        assert!(spread(&[0.0, 0.0]).abs() < 1e-9);
     }
 }

@@ -170,6 +170,49 @@ impl Aim {
     }
 }
 
+/// What a run of connections that are kept gave.
+pub(crate) struct Held {
+    pub(crate) opened_in: Duration,
+    pub(crate) alive: usize,
+}
+
+/// Opens so many connections, each proven by a request, has `look` take a look while all are open, and
+/// tells how many of them still answer after that.
+pub(crate) async fn hold<T: Send + 'static>(
+    aim: &Aim,
+    count: usize,
+    look: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<(Held, T)> {
+    /// As many at once as a listener's queue takes.
+    const AT_ONCE: usize = 100;
+    let aim = aim.clone();
+    alone(move || async move {
+        let begun = Instant::now();
+        let (mut streams, mut buffer) = (Vec::with_capacity(count), vec![0; BUFFER]);
+        while streams.len() < count {
+            let some = (count - streams.len()).min(AT_ONCE);
+            let mut fresh = Vec::with_capacity(some);
+            for _ in 0..some {
+                let mut stream = aim.connect().await?;
+                stream.write_all(&aim.request).await?;
+                fresh.push(stream);
+            }
+            for stream in &mut fresh {
+                read_response(stream, &mut buffer).await?;
+            }
+            streams.extend(fresh);
+        }
+        let opened_in = begun.elapsed();
+        let seen = look()?;
+        let mut alive = 0;
+        for stream in &mut streams {
+            alive += usize::from(one_request(stream, &aim.request, &mut buffer).await.is_ok());
+        }
+        Ok((Held { opened_in, alive }, seen))
+    })
+    .await
+}
+
 async fn one_request(stream: &mut TcpStream, request: &[u8], buffer: &mut [u8]) -> Result<()> {
     stream.write_all(request).await?;
     read_response(stream, buffer).await

@@ -57,6 +57,16 @@ pub(crate) struct Scale {
     pub(crate) seconds: u64,
 }
 
+impl Scale {
+    /// Whether somebody waits for it: counts are smaller then.
+    pub(crate) fn is_quick(self) -> bool {
+        self.rounds < FULL.rounds
+    }
+}
+
+const QUICK: Scale = Scale { rounds: 3, seconds: 1 };
+const FULL: Scale = Scale { rounds: 5, seconds: 4 };
+
 #[tokio::main]
 async fn main() -> Result<()> {
     const USAGE: &str = "usage: bench PATH-OF-TARBET REPORT-FOLDER [PART...]";
@@ -65,7 +75,7 @@ async fn main() -> Result<()> {
     let folder = args.next().map(PathBuf::from).context(USAGE)?;
     let wanted: Vec<String> = args.collect();
     let quick = std::env::var_os("QUICK").is_some_and(|quick| !quick.is_empty() && quick != "0");
-    let scale = if quick { Scale { rounds: 3, seconds: 1 } } else { Scale { rounds: 5, seconds: 4 } };
+    let scale = if quick { QUICK } else { FULL };
     let bench = Bench { binary, scale };
 
     let mut failed = Vec::new();

@@ -38,11 +38,11 @@ fn write_part(page: &mut String, part: &Part) -> Result<()> {
         for figure in figures {
             writeln!(
                 page,
-                "| {} | {} {} | {:.0} % | {} | {} |",
+                "| {} | {} {} | {} | {} | {} |",
                 figure.what,
                 number(figure.value()),
                 figure.unit,
-                spread(&figure.runs) * 100.0,
+                percent(spread(&figure.runs)),
                 beside(figure),
                 marks(figure),
             )?;
@@ -57,7 +57,9 @@ fn write_part(page: &mut String, part: &Part) -> Result<()> {
 fn beside(figure: &Figure) -> String {
     let peers = figure.peers.iter().map(|peer| {
         let theirs = median(&peer.runs);
-        format!("{} {} ({:.2}×)", peer.name, number(theirs), figure.value() / theirs)
+        let ratio = figure.value() / theirs;
+        let ratio = if ratio.is_finite() { format!("{ratio:.2}×") } else { "-".to_owned() };
+        format!("{} {} ({ratio})", peer.name, number(theirs))
     });
     peers.collect::<Vec<_>>().join(", ")
 }
@@ -79,6 +81,11 @@ fn marks(figure: &Figure) -> String {
         format!("{text}: {verdict}")
     });
     told.collect::<Vec<_>>().join("; ")
+}
+
+/// A share; there is none of nothing.
+fn percent(share: f64) -> String {
+    if share.is_finite() { format!("{:.0} %", share * 100.0) } else { "-".to_owned() }
 }
 
 /// Three digits that matter, and thousands apart.
@@ -125,6 +132,8 @@ mod tests {
             .mark(Mark::TimesPeer("frp".into(), 1.6))
             .mark(Mark::AtLeast(10.0));
         assert_eq!(beside(&figure), "frp 20.0 (1.50×)");
+        assert_eq!(beside(&Figure::new("x", "s", [1.0]).beside("none", [])), "none - (-)");
+        assert_eq!((percent(0.5), percent(f64::INFINITY)), ("50 %".to_owned(), "-".to_owned()));
         assert_eq!(marks(&figure), "≥ 1.6× frp: **not met**; ≥ 10.0: met");
     }
 }

@@ -1,17 +1,21 @@
 //! What people would use instead, each as it is set up by those who use it: TLS between its two ends,
 //! plain text towards the user.
 
+mod envoy;
 mod frp;
-mod haproxy;
+pub(crate) mod haproxy;
 mod rathole;
 mod ssh;
 
+use std::any::Any;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tarbet_testbed::{Folder, Lease, Process, eventually};
+use tarbet_testbed::{Process, eventually};
+
+use crate::say;
 
 /// A tunnel of somebody else's that leads to the backend.
 pub(crate) struct Tunnel {
@@ -19,25 +23,37 @@ pub(crate) struct Tunnel {
     /// Where users come in.
     pub(crate) address: SocketAddr,
     /// Its processes, the public side first.
-    pub(crate) processes: Vec<Process>,
-    _kept: (Folder, Lease),
+    pub(crate) pids: Vec<u32>,
+    _kept: Box<dyn Any + Send>,
 }
 
 impl Tunnel {
-    pub(crate) fn pids(&self) -> Vec<u32> {
-        self.processes.iter().map(Process::pid).collect()
+    /// A tunnel of these processes, which go before what else they need.
+    fn new(name: &'static str, address: SocketAddr, processes: Vec<Process>, kept: impl Any + Send) -> Self {
+        let pids = processes.iter().map(Process::pid).collect();
+        Self { name, address, pids, _kept: Box::new((processes, kept)) }
     }
 }
 
-/// Every peer, with a way to the backend.
-pub(crate) async fn all(backend: SocketAddr) -> Result<Vec<Tunnel>> {
-    Ok(vec![
-        frp::start(frp::Mode::Tcp, backend).await.context("frp")?,
-        frp::start(frp::Mode::Http, backend).await.context("frp in HTTP mode")?,
-        rathole::start(backend).await.context("rathole")?,
-        ssh::start(backend).await.context("ssh -R")?,
-        haproxy::start(backend).await.context("haproxy")?,
-    ])
+/// Every peer that can be had here, with a way to the backend. One that does not start is told and left
+/// out, and marks that need it are not judged.
+pub(crate) async fn all(backend: SocketAddr) -> Vec<Tunnel> {
+    let started = [
+        ("frp", frp::start(frp::Mode::Tcp, backend).await),
+        ("frp in HTTP mode", frp::start(frp::Mode::Http, backend).await),
+        ("rathole", rathole::start(backend).await),
+        ("ssh -R", ssh::start(backend).await),
+        ("haproxy", haproxy::start(backend, None).await),
+        ("envoy", envoy::start(backend).await),
+    ];
+    let mut all = Vec::new();
+    for (name, started) in started {
+        match started {
+            Ok(tunnel) => all.push(tunnel),
+            Err(error) => say(&format!("{name} did not start and is left out: {error:#}")),
+        }
+    }
+    all
 }
 
 /// A program that `tools/install` built.
@@ -50,15 +66,18 @@ fn built(path: &str) -> Result<PathBuf> {
 }
 
 /// Waits until the whole way to the backend works.
-async fn working(address: SocketAddr) -> Result<()> {
+async fn working(address: SocketAddr, processes: &[Process]) -> Result<()> {
     let aim = crate::load::Aim::get(address, "/version", "");
     // A tunnel may take a connection before its far end is ready, and never answer that one.
     let patience = Duration::from_secs(2);
-    eventually(Duration::from_secs(30), "a peer", || async {
+    let waited = eventually(Duration::from_secs(30), "a peer", || async {
         let look = crate::load::keep_alive(&aim, 1, Duration::from_millis(1));
         tokio::time::timeout(patience, look).await.context("no answer")?.map(drop)
-    })
-    .await?;
+    });
+    waited.await.with_context(|| {
+        let logs: Vec<String> = processes.iter().map(Process::log_tail).collect();
+        logs.join("\n")
+    })?;
     Ok(())
 }
 

@@ -32,7 +32,7 @@ fn picture(section: &Section) -> String {
         y += BAR + 4;
         let ours = std::iter::once(("tarbet", figure.value(), "#2b6cb0"));
         let theirs = figure.peers.iter().map(|peer| (peer.name.as_str(), median(&peer.runs), "#a0aec0"));
-        let rows: Vec<_> = ours.chain(theirs).collect();
+        let rows: Vec<_> = ours.chain(theirs).filter(|row| row.1.is_finite()).collect();
         let most = rows.iter().map(|row| row.1).fold(f64::MIN_POSITIVE, f64::max);
         for (name, value, colour) in rows {
             let width = (value.max(0.0) / most * WIDTH as f64) as usize;

@@ -48,7 +48,7 @@ pub(super) async fn start(mode: Mode, backend: SocketAddr) -> Result<Tunnel> {
         Process::start(&folder, name, Program::new(built(&format!("frp/{name}"))?).arg("-c").arg(file))
     };
     let processes = vec![start("frps", &server)?, start("frpc", &client)?];
-    working(local(user)).await?;
+    working(local(user), &processes).await?;
     let name = if mode == Mode::Tcp { "frp" } else { "frp http" };
-    Ok(Tunnel { name, address: local(user), processes, _kept: (folder, ports) })
+    Ok(Tunnel::new(name, local(user), processes, (folder, ports)))
 }

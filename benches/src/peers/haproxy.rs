@@ -10,7 +10,11 @@ use super::{Tunnel, local, working};
 const DEFAULTS: &str = "global\n  nbthread 1\ndefaults\n  mode http\n  timeout connect 5s\n  timeout client 60s\n  \
                         timeout server 60s\n  http-reuse always\n";
 
-pub(super) async fn start(backend: SocketAddr) -> Result<Tunnel> {
+/// Both sides; with `line`, the near one reaches the far one through what that gives for its address.
+pub(crate) async fn start(
+    backend: SocketAddr,
+    line: Option<&dyn Fn(SocketAddr) -> Result<SocketAddr>>,
+) -> Result<Tunnel> {
     let (folder, ports) = (Folder::new("haproxy")?, Lease::block(2)?);
     let authority = Authority::new("bench")?;
     let issued = authority.issue(&Subject::loopback("bench"))?;
@@ -18,9 +22,10 @@ pub(super) async fn start(backend: SocketAddr) -> Result<Tunnel> {
     let ca = folder.write("ca.pem", authority.pem())?;
     let (near, far) = (ports.port(0), ports.port(1));
     let (pem, ca) = (pem.display(), ca.display());
+    let across = line.map_or(Ok(local(far)), |line| line(local(far)))?;
     let gateway = format!(
         "{DEFAULTS}frontend in\n  bind 127.0.0.1:{near}\n  default_backend out\nbackend out\n  \
-         server far 127.0.0.1:{far} ssl verify required ca-file {ca} sni str(localhost)\n"
+         server far {across} ssl verify required ca-file {ca} sni str(localhost)\n"
     );
     let agent = format!(
         "{DEFAULTS}frontend in\n  bind 127.0.0.1:{far} ssl crt {pem}\n  \
@@ -31,6 +36,6 @@ pub(super) async fn start(backend: SocketAddr) -> Result<Tunnel> {
         Process::start(&folder, name, Program::new("/usr/sbin/haproxy").args(["-db", "-f"]).arg(file))
     };
     let processes = vec![start("haproxy-gateway", &gateway)?, start("haproxy-agent", &agent)?];
-    working(local(near)).await?;
-    Ok(Tunnel { name: "haproxy, two hops", address: local(near), processes, _kept: (folder, ports) })
+    working(local(near), &processes).await?;
+    Ok(Tunnel::new("haproxy, two hops", local(near), processes, (folder, ports)))
 }

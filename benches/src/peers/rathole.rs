@@ -45,6 +45,6 @@ pub(super) async fn start(backend: SocketAddr) -> Result<Tunnel> {
         Process::start(&folder, &format!("rathole-{role}"), program.env("RUST_LOG", "error"))
     };
     let processes = vec![start("server", &server)?, start("client", &client)?];
-    working(local(user)).await?;
-    Ok(Tunnel { name: "rathole", address: local(user), processes, _kept: (folder, ports) })
+    working(local(user), &processes).await?;
+    Ok(Tunnel::new("rathole", local(user), processes, (folder, ports)))
 }

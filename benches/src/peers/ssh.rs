@@ -50,6 +50,6 @@ pub(super) async fn start(backend: SocketAddr) -> Result<Tunnel> {
         ])
         .args(["-o", "ExitOnForwardFailure=yes", "-R", &format!("127.0.0.1:{user}:{backend}"), "127.0.0.1"]);
     let processes = vec![server, Process::start(&folder, "ssh", client)?];
-    working(local(user)).await?;
-    Ok(Tunnel { name: "ssh -R", address: local(user), processes, _kept: (folder, ports) })
+    working(local(user), &processes).await?;
+    Ok(Tunnel::new("ssh -R", local(user), processes, (folder, ports)))
 }

@@ -15,14 +15,22 @@ use crate::{Bench, cpu};
 const SITE: &str = "bench";
 
 pub(crate) struct World {
-    _product: Product,
+    product: Product,
     pub(crate) backend: SocketAddr,
     pub(crate) holder: Gateway,
     pub(crate) entry: Gateway,
     pub(crate) agent: Agent,
     ports: Lease,
     token: String,
+    /// What its agents are given: a kubeconfig of the backend and a policy.
+    flags: Vec<String>,
     _redis: Redis,
+}
+
+/// Another agent, with a site of its own.
+pub(crate) struct Joined {
+    pub(crate) site: String,
+    pub(crate) agent: Agent,
 }
 
 impl World {
@@ -44,9 +52,7 @@ impl World {
             product.gateway(name, &store, &extra).await
         };
         let (holder, entry) = (gateway("holder", 0).await?, gateway("entry", 1).await?);
-        let said = product.run(&holder, &["site", "add", SITE, "-o", "json"]).await?;
-        let site: Value = serde_json::from_str(&said)?;
-        let token = site["token"]["token"].as_str().context("no token")?.to_owned();
+        let token = add_site(&product, &holder, SITE).await?;
         let kubeconfig = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: b\n\
              clusters: [{{name: b, cluster: {{server: 'http://{backend}'}}}}]\n\
@@ -62,8 +68,9 @@ impl World {
         let (kubeconfig, policy) = (kubeconfig.display().to_string(), policy.display().to_string());
         let flags = ["--kubeconfig", &kubeconfig, "--policy", &policy, "--set", "log.filter=warn"];
         let agent = product.agent("bench-agent", &token, &[&holder], &flags).await?;
+        let flags = flags.map(str::to_owned).to_vec();
         let token = std::fs::read_to_string(product.admin_token())?.trim().to_owned();
-        Ok(Self { _product: product, backend, holder, entry, agent, ports, token, _redis: redis })
+        Ok(Self { product, backend, holder, entry, agent, ports, token, flags, _redis: redis })
     }
 
     /// A TCP port of a gateway that leads to the backend.
@@ -71,11 +78,27 @@ impl World {
         SocketAddr::from(([127, 0, 0, 1], self.ports.port(u16::from(entry))))
     }
 
+    /// An agent that joins the same gateway as an agent of kas would.
+    pub(crate) async fn join_as_kas_agent(&self) -> Result<Joined> {
+        let site = format!("{SITE}-kas");
+        let token = add_site(&self.product, &self.holder, &site).await?;
+        let url = self.holder.agents();
+        let flags: Vec<&str> =
+            self.flags.iter().map(String::as_str).chain(["--kas-address", url.as_str()]).collect();
+        let agent = self.product.agent("kas-agent", &token, &[], &flags).await?;
+        Ok(Joined { site, agent })
+    }
+
     /// A request to the site's API server, at this gateway.
     pub(crate) fn kubernetes(&self, gateway: &Gateway, path: &str) -> Result<Aim> {
+        self.kubernetes_of(SITE, gateway, path)
+    }
+
+    /// The same for another site.
+    pub(crate) fn kubernetes_of(&self, site: &str, gateway: &Gateway, path: &str) -> Result<Aim> {
         let address: SocketAddr = gateway.kubernetes().trim_start_matches("https://").parse()?;
         let headers = format!("Authorization: Bearer {}\r\n", self.token);
-        Ok(Aim::get(address, &format!("/sites/{SITE}{path}"), &headers))
+        Ok(Aim::get(address, &format!("/sites/{site}{path}"), &headers))
     }
 
     /// Memory before any work is done.
@@ -90,4 +113,11 @@ impl World {
         }
         Ok(section)
     }
+}
+
+/// Adds a site and gives its token.
+async fn add_site(product: &Product, gateway: &Gateway, site: &str) -> Result<String> {
+    let said = product.run(gateway, &["site", "add", site, "-o", "json"]).await?;
+    let site: Value = serde_json::from_str(&said)?;
+    Ok(site["token"]["token"].as_str().context("no token")?.to_owned())
 }

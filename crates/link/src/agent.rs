@@ -6,12 +6,14 @@ mod slots;
 mod uplinks;
 
 use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use h2::PingPong;
 use h2::server::Connection;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -22,6 +24,7 @@ use crate::handshake::{self, HandshakeError, Hello, Message, Welcome};
 use crate::meter::{LinkStats, Metered};
 use crate::settings::Settings;
 use crate::shared::{Ending, Phase, Shared, Side};
+use crate::turn::Turn;
 use crate::watch::watch_over;
 
 pub use incoming::{Handler, IncomingCall, IncomingStream, IncomingUpgrade};
@@ -151,34 +154,46 @@ async fn run<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut watching = pin!(watch_over(Arc::clone(shared), pings));
-    let mut leaving = pin!(leave(shared));
-    let mut ending = pin!(cut(shared));
-    let mut left = false;
+    // They are looked at only when they have something to say, not whenever the connection moves.
+    let mut beside: FuturesUnordered<BoxFuture<'_, Beside>> = [
+        watch_over(Arc::clone(shared), pings).map(Beside::End).boxed(),
+        leave(shared).map(|()| Beside::Leave).boxed(),
+        cut(shared).map(Beside::End).boxed(),
+    ]
+    .into_iter()
+    .collect();
+    let mut turn = Turn::default();
     let reason = poll_fn(|cx| {
-        if !left && leaving.as_mut().poll(cx).is_ready() {
-            connection.graceful_shutdown();
-            left = true;
-        }
-        if let Poll::Ready(reason) = ending.as_mut().poll(cx) {
-            return Poll::Ready(reason);
-        }
+        ready!(turn.poll_last(cx));
         loop {
             match connection.poll_accept(cx) {
                 Poll::Ready(Some(Ok((request, respond)))) => {
                     incoming::dispatch(shared, handler, request, respond);
+                    continue;
                 }
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(shared.end_of_connection(Err(error))),
                 Poll::Ready(None) => return Poll::Ready(shared.end_of_connection(Ok(()))),
-                Poll::Pending => break,
+                Poll::Pending => {}
+            }
+            match beside.poll_next_unpin(cx) {
+                Poll::Ready(Some(Beside::Leave)) => connection.graceful_shutdown(),
+                Poll::Ready(Some(Beside::End(reason))) => return Poll::Ready(reason),
+                _ if shared.change_window(|window| connection.set_initial_window_size(window)) => {}
+                _ => return Poll::Pending,
             }
         }
-        watching.as_mut().poll(cx)
     })
     .await;
+    drop(beside);
     // Before the connection is dropped, so that whatever fails with it can say why.
     shared.advance(Phase::Closed(reason.clone()));
     reason
+}
+
+/// What comes up besides requests.
+enum Beside {
+    Leave,
+    End(CloseReason),
 }
 
 // Ready when this end wants to leave.

@@ -3,12 +3,15 @@
 mod link;
 
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use h2::client::{Connection, ResponseFuture, SendRequest};
 use h2::{Ping, PingPong, SendStream};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -21,6 +24,7 @@ use crate::handshake::{
 use crate::meter::Metered;
 use crate::settings::Settings;
 use crate::shared::{Ending, Phase, Shared, Side};
+use crate::turn::Turn;
 use crate::watch::watch_over;
 use crate::wire;
 
@@ -214,23 +218,28 @@ async fn run<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut watching = pin!(async {
-        tokio::select! {
-            biased;
-            reason = watch_over(Arc::clone(shared), pings) => reason,
-            reason = follow(shared, control) => reason,
-        }
-    });
+    // Both are looked at only when they have something to say, not whenever the connection moves.
+    let mut beside: FuturesUnordered<BoxFuture<'_, CloseReason>> =
+        [watch_over(Arc::clone(shared), pings).boxed(), follow(shared, control).boxed()]
+            .into_iter()
+            .collect();
+    let mut turn = Turn::default();
     let reason = poll_fn(|cx| {
-        let ended = Pin::new(&mut *connection).poll(cx);
-        // Also when the connection has ended: the agent may have said before that it leaves.
-        let given_up = watching.as_mut().poll(cx);
-        match ended {
-            Poll::Ready(ended) => Poll::Ready(shared.end_of_connection(ended)),
-            Poll::Pending => given_up,
+        ready!(turn.poll_last(cx));
+        loop {
+            let ended = Pin::new(&mut *connection).poll(cx);
+            // Also when the connection has ended: the agent may have said before that it leaves.
+            let given_up = beside.poll_next_unpin(cx);
+            match (ended, given_up) {
+                (Poll::Ready(ended), _) => return Poll::Ready(shared.end_of_connection(ended)),
+                (_, Poll::Ready(Some(reason))) => return Poll::Ready(reason),
+                _ if shared.change_window(|window| connection.set_initial_window_size(window)) => {}
+                _ => return Poll::Pending,
+            }
         }
     })
     .await;
+    drop(beside);
     // Before the connection is dropped, so that whatever fails with it can say why.
     shared.advance(Phase::Closed(reason.clone()));
     reason

@@ -50,16 +50,16 @@ impl Ledger {
         lock(&self.0).remove(&id);
     }
 
-    /// Looks at every stream and resets those that have to go. Tells how many went and whether
-    /// anything at all is unread.
-    pub(crate) fn sweep(&self, now: Instant, budget: usize, grace: Duration) -> (usize, bool) {
+    /// Looks at every stream and resets those that have to go. Tells how many went and how much was
+    /// unread.
+    pub(crate) fn sweep(&self, now: Instant, budget: usize, grace: Duration) -> (usize, usize) {
         let lanes: Vec<Arc<Lane>> = lock(&self.0).values().filter_map(Weak::upgrade).collect();
         let loads: Vec<Load> = lanes.iter().map(|lane| lane.inspect(now)).collect();
         let gone = victims(&loads, budget, grace);
         for index in &gone {
             lanes[*index].evict();
         }
-        (gone.len(), loads.iter().any(|load| load.unread > 0))
+        (gone.len(), loads.iter().map(|load| load.unread).sum())
     }
 }
 

@@ -37,8 +37,10 @@ mod shared;
 mod sniff;
 mod target;
 mod tls;
+mod turn;
 mod upgrade;
 mod watch;
+mod window;
 mod wire;
 
 pub use agent::{

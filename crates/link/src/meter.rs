@@ -43,6 +43,8 @@ pub(crate) struct Meter {
     heard: AtomicU64,
     // Microseconds, zero before the first PONG.
     round_trip: AtomicU64,
+    // The shortest so far: without what queues on a busy link.
+    distance: AtomicU64,
 }
 
 impl Meter {
@@ -56,6 +58,7 @@ impl Meter {
             stalled: AtomicU64::new(0),
             heard: AtomicU64::new(0),
             round_trip: AtomicU64::new(0),
+            distance: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -86,7 +89,15 @@ impl Meter {
     }
 
     pub(crate) fn round_trip(&self, time: Duration) {
-        self.round_trip.store((time.as_micros() as u64).max(1), Relaxed);
+        let micros = (time.as_micros() as u64).max(1);
+        self.round_trip.store(micros, Relaxed);
+        self.distance.fetch_min(micros, Relaxed);
+    }
+
+    /// The shortest round trip so far.
+    pub(crate) fn distance(&self) -> Option<Duration> {
+        let micros = self.distance.load(Relaxed);
+        (micros < u64::MAX).then(|| Duration::from_micros(micros))
     }
 
     pub(crate) fn read(&self) -> LinkStats {

@@ -10,14 +10,17 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_util::io::poll_read_buf;
 
-use crate::duplex::{ByteStream, Duplex, forward_io};
+use crate::duplex::{ByteStream, Duplex, forward_io, take_into};
 use crate::error::LinkError;
 use crate::shapes::Dialer;
 use crate::target::Target;
 
 /// A first read is small: most streams carry little.
 const FIRST_READ: usize = 8 * 1024;
+/// Room in the reader's own buffer from which on nothing is read ahead for it.
+const AMPLE: usize = 32 * 1024;
 /// A stream that keeps filling its buffer reads this much at once.
 const LARGEST_READ: usize = 256 * 1024;
 
@@ -62,41 +65,78 @@ impl Dialer for NetDialer {
 }
 
 /// A TCP socket as a byte stream that reads large chunks and holds no buffer while it waits.
+///
+/// Readers with little room of their own, such as TLS, are read ahead for: few large reads of the
+/// socket cost much less than many small ones.
 pub fn tcp(socket: TcpStream) -> ByteStream {
-    ByteStream::from_duplex(Tcp { socket, buffer: BytesMut::new(), size: FIRST_READ })
+    ByteStream::from_duplex(Tcp { socket, buffer: BytesMut::new(), size: FIRST_READ, ahead: Bytes::new() })
 }
 
 struct Tcp {
     socket: TcpStream,
     buffer: BytesMut,
     size: usize,
+    // Read and not yet handed over.
+    ahead: Bytes,
 }
 
-forward_io!(Tcp, socket);
+forward_io!(@write Tcp, socket);
+
+impl Tcp {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
+        // Asked first, so that a stream that waits needs no buffer for the question.
+        if self.socket.poll_read_ready(cx)?.is_pending() {
+            return self.rest();
+        }
+        if self.buffer.capacity() < FIRST_READ / 4 {
+            // Takes the old memory again if nobody holds what was read into it.
+            self.buffer.reserve(self.size);
+        }
+        let room = self.buffer.capacity();
+        // Knows without asking the kernel again that a read which left room has emptied the socket.
+        let Poll::Ready(count) = poll_read_buf(Pin::new(&mut self.socket), cx, &mut self.buffer)? else {
+            return self.rest();
+        };
+        if count == 0 {
+            return Poll::Ready(Ok(None));
+        }
+        if count == room {
+            self.size = (self.size * 2).min(LARGEST_READ);
+        }
+        Poll::Ready(Ok(Some(self.buffer.split().freeze())))
+    }
+
+    // A stream that is busy again soon reads half as much at first.
+    fn rest<T>(&mut self) -> Poll<T> {
+        self.buffer = BytesMut::new();
+        self.size = (self.size / 2).max(FIRST_READ);
+        Poll::Pending
+    }
+}
+
+impl AsyncRead for Tcp {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.ahead.is_empty() {
+            if buf.remaining() >= AMPLE {
+                return Pin::new(&mut this.socket).poll_read(cx, buf);
+            }
+            match ready!(this.poll_fill(cx))? {
+                Some(chunk) => this.ahead = chunk,
+                None => return Poll::Ready(Ok(())),
+            }
+        }
+        take_into(&mut this.ahead, buf);
+        Poll::Ready(Ok(()))
+    }
+}
 
 impl Duplex for Tcp {
     fn poll_read_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
-        loop {
-            if self.socket.poll_read_ready(cx)?.is_pending() {
-                self.buffer = BytesMut::new();
-                self.size = FIRST_READ;
-                return Poll::Pending;
-            }
-            if self.buffer.capacity() - self.buffer.len() < FIRST_READ / 4 {
-                self.buffer = BytesMut::with_capacity(self.size);
-            }
-            let room = self.buffer.capacity();
-            match self.socket.try_read_buf(&mut self.buffer) {
-                Ok(0) => return Poll::Ready(Ok(None)),
-                Ok(count) => {
-                    if count == room {
-                        self.size = (self.size * 2).min(LARGEST_READ);
-                    }
-                    return Poll::Ready(Ok(Some(self.buffer.split().freeze())));
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
-            }
+        if self.ahead.is_empty() {
+            self.poll_fill(cx)
+        } else {
+            Poll::Ready(Ok(Some(std::mem::take(&mut self.ahead))))
         }
     }
 
@@ -104,5 +144,46 @@ impl Duplex for Tcp {
         let written = ready!(Pin::new(&mut self.socket).poll_write(cx, chunk))?;
         chunk.advance(written);
         Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+
+    async fn pair() -> (TcpStream, ByteStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let far = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (far, tcp(listener.accept().await.unwrap().0))
+    }
+
+    #[tokio::test]
+    async fn small_reads_and_chunks_lose_nothing_between_them() {
+        let (mut far, mut near) = pair().await;
+        let sent: Vec<u8> = (0..1_000_000u32).map(|index| (index % 251) as u8).collect();
+        let copy = sent.clone();
+        let writing = tokio::spawn(async move { far.write_all(&copy).await });
+        let (mut got, mut turn) = (Vec::new(), 0usize);
+        while got.len() < sent.len() {
+            turn += 1;
+            // A little, a lot and a chunk in turn.
+            match turn % 3 {
+                0 => {
+                    let chunk = std::future::poll_fn(|cx| near.poll_read_chunk(cx)).await.unwrap();
+                    got.extend_from_slice(&chunk.unwrap());
+                }
+                kind => {
+                    let mut buffer = vec![0; if kind == 1 { 100 } else { 2 * AMPLE }];
+                    let count = near.read(&mut buffer).await.unwrap();
+                    got.extend_from_slice(&buffer[..count]);
+                }
+            }
+        }
+        writing.await.unwrap().unwrap();
+        assert!(got == sent, "bytes were lost, doubled or moved");
+        assert_eq!(near.read(&mut [0; 8]).await.unwrap(), 0, "the end");
+        assert!(std::future::poll_fn(|cx| near.poll_read_chunk(cx)).await.unwrap().is_none());
     }
 }

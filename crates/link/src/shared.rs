@@ -1,6 +1,7 @@
 //! What the streams, the handle and the driver of one link share.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -65,19 +66,46 @@ pub(crate) struct Shared {
     pub(crate) ledger: Ledger,
     // Tells the driver that the first stream opened on an idle link.
     pub(crate) woken: Notify,
+    // What its streams may have under way, and what they should have.
+    window: AtomicU32,
+    wanted_window: AtomicU32,
     phase: watch::Sender<Phase>,
 }
 
 impl Shared {
     pub(crate) fn new(side: Side, settings: Settings) -> Arc<Self> {
+        let window = settings.stream_window;
         Arc::new(Self {
             side,
             settings,
+            window: AtomicU32::new(window),
+            wanted_window: AtomicU32::new(window),
             meter: Arc::new(Meter::new(Instant::now())),
             ledger: Ledger::default(),
             woken: Notify::new(),
             phase: watch::Sender::new(Phase::Open),
         })
+    }
+
+    /// What one stream may have under way.
+    pub(crate) fn window(&self) -> u32 {
+        self.window.load(Relaxed)
+    }
+
+    /// Asks the driver for other windows.
+    pub(crate) fn want_window(&self, window: u32) {
+        self.wanted_window.store(window, Relaxed);
+    }
+
+    /// Has `set` change the windows if others are wanted. It may fail while the peer has not
+    /// confirmed the last change; then it is tried again later. True if they were changed.
+    pub(crate) fn change_window<E>(&self, set: impl FnOnce(u32) -> Result<(), E>) -> bool {
+        let wanted = self.wanted_window.load(Relaxed);
+        let changed = wanted != self.window() && set(wanted).is_ok();
+        if changed {
+            self.window.store(wanted, Relaxed);
+        }
+        changed
     }
 
     pub(crate) fn phase(&self) -> Phase {

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use crate::error::CloseReason;
 use crate::keepalive::{Keepalive, Signs, Step};
 use crate::shared::{Shared, Side};
+use crate::window;
 
 /// How often unread streams are looked for while any are open.
 const SWEEP: Duration = Duration::from_millis(250);
@@ -63,8 +64,9 @@ fn next(keepalive: &Keepalive, now: Instant, signs: Signs, leads: bool) -> Step 
 #[derive(Default)]
 struct Sweeper {
     next: Option<Instant>,
+    last: Option<Instant>,
     bytes_in: u64,
-    unread: bool,
+    unread: usize,
 }
 
 impl Sweeper {
@@ -77,7 +79,7 @@ impl Sweeper {
         }
         let bytes_in = shared.meter.bytes_in();
         // Nothing came in and nothing lay there: there is nothing to find.
-        if self.unread || bytes_in != self.bytes_in {
+        if self.unread > 0 || bytes_in != self.bytes_in {
             let settings = &shared.settings;
             let (gone, unread) = shared.ledger.sweep(now, settings.unread_budget, settings.stall_grace);
             if gone > 0 {
@@ -87,8 +89,18 @@ impl Sweeper {
                     "Streams that nobody read were reset to keep the link moving."
                 );
             }
+            let since = self.last.map_or(SWEEP, |last| now.saturating_duration_since(last).max(SWEEP));
+            let rate = (bytes_in - self.bytes_in) as f64 / since.as_secs_f64();
+            shared.want_window(window::suited(
+                settings,
+                shared.window(),
+                rate,
+                shared.meter.distance(),
+                unread,
+            ));
             (self.bytes_in, self.unread) = (bytes_in, unread);
         }
+        self.last = Some(now);
         *self.next.insert(now + SWEEP)
     }
 }

@@ -26,8 +26,12 @@ pub(crate) trait Onward: Send + Sync + 'static {
         request: Request<Body>,
     ) -> impl Future<Output = Result<(Response<Body>, Permit), Denial>> + Send;
 
-    /// Opens a stream further on.
-    fn open(&self, target: Target) -> impl Future<Output = Result<(ByteStream, Permit), Denial>> + Send;
+    /// Opens a stream further on, with the bytes that came first.
+    fn open(
+        &self,
+        target: Target,
+        first: Bytes,
+    ) -> impl Future<Output = Result<(ByteStream, Permit), Denial>> + Send;
 }
 
 /// Serves a connection by passing everything on.
@@ -44,9 +48,10 @@ impl<O: Onward> Handler for Forwarder<O> {
         .boxed()
     }
 
-    fn stream(&self, incoming: IncomingStream) -> BoxFuture<'_, ()> {
+    fn stream(&self, mut incoming: IncomingStream) -> BoxFuture<'_, ()> {
         async move {
-            match self.0.open(incoming.target().clone()).await {
+            let first = incoming.early();
+            match self.0.open(incoming.target().clone(), first).await {
                 Ok((further, permit)) => {
                     permit.follow(further.backlog());
                     if let Ok(near) = incoming.accept() {
@@ -123,6 +128,3 @@ impl From<RouteError> for Denial {
         }
     }
 }
-
-/// The first bytes that come with a stream are not known here: they follow by themselves.
-pub(crate) const NOTHING: Bytes = Bytes::new();

@@ -181,8 +181,9 @@ type Certificate = Option<Box<PeerIdentity>>;
 
 async fn secure(stream: TcpStream, tls: Option<Arc<Acceptor>>) -> Result<(ByteStream, Certificate), String> {
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
+    let stream = tarbet_link::tcp(stream);
     match tls {
-        None => Ok((tarbet_link::tcp(stream), None)),
+        None => Ok((stream, None)),
         Some(tls) => match tls.accept(stream).await {
             Ok(stream) => {
                 let certificate = stream.peer().cloned().map(Box::new);

@@ -50,6 +50,11 @@ impl Envoy {
         Ok(Self { process, admin, _folder: folder })
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     /// A page of its administration, such as `/clusters` or `/config_dump`.
     pub async fn admin(&self, path: &str) -> Result<String> {
         if !self.process.is_running() {

@@ -222,6 +222,11 @@ impl Gateway {
         format!("http://127.0.0.1:{}", self.ports.port(4))
     }
 
+    /// A number on its metrics page: the sum of all lines whose name begins so.
+    pub async fn metric(&self, name: &str) -> Result<f64> {
+        metric(self.ports.port(0), name).await
+    }
+
     /// Metrics and probes.
     pub fn observability(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports.port(0))
@@ -244,9 +249,7 @@ pub struct Agent {
 impl Agent {
     /// A number on its metrics page: the sum of all lines whose name begins so.
     pub async fn metric(&self, name: &str) -> Result<f64> {
-        let page = crate::http::get(self.ports.port(0), "/metrics").await?;
-        let lines = page.lines().filter(|line| line.starts_with(name));
-        Ok(lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum())
+        metric(self.ports.port(0), name).await
     }
 
     /// The port of its probes.
@@ -259,6 +262,12 @@ impl Agent {
         let port = self.ports.port(0);
         self.process.ready(READY, || ready(port)).await
     }
+}
+
+async fn metric(port: u16, name: &str) -> Result<f64> {
+    let page = crate::http::get(port, "/metrics").await?;
+    let lines = page.lines().filter(|line| line.starts_with(name));
+    Ok(lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum())
 }
 
 /// Asks a readiness page with the plainest HTTP there is.

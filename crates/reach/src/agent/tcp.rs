@@ -38,10 +38,10 @@ impl Service for Tcp {
         Err(Denial::new(StatusCode::BAD_REQUEST, ground::BAD_REQUEST.id, text).at("agent"))
     }
 
-    fn stream(&self, incoming: IncomingStream) -> BoxFuture<'_, ()> {
+    fn stream(&self, mut incoming: IncomingStream) -> BoxFuture<'_, ()> {
         async move {
-            let target = incoming.target().clone();
-            match self.dialer.open(target.clone()).await {
+            let (target, first) = (incoming.target().clone(), incoming.early());
+            match self.dialer.open_with(target.clone(), first).await {
                 Ok(far) => {
                     if let Ok(near) = incoming.accept() {
                         // Either end may break off at any time; both know why by themselves.

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::{Request, Response};
 use jiff::Timestamp;
 use tarbet_identity::Secret;
@@ -16,7 +17,7 @@ use tokio::time::Instant;
 use super::ticket::Ticket;
 use super::{Hub, kube};
 use crate::directory::{DirectoryError, Principal};
-use crate::forward::{Forwarder, NOTHING, Onward, denial};
+use crate::forward::{Forwarder, Onward, denial};
 use crate::names::SiteName;
 use crate::peers::receive_peer;
 use crate::quota::{LinkPermit, Permit};
@@ -146,9 +147,9 @@ impl Onward for ToSites {
         }
     }
 
-    async fn open(&self, target: Target) -> Result<(ByteStream, Permit), Denial> {
+    async fn open(&self, target: Target, first: Bytes) -> Result<(ByteStream, Permit), Denial> {
         let (site, inner, ticket) = self.admit(&target, RequestId::fresh(), "").await?;
-        match self.hub.router.open(&site, inner, NOTHING, self.deadline(), ticket.story()).await {
+        match self.hub.router.open(&site, inner, first, self.deadline(), ticket.story()).await {
             Ok(stream) => Ok((stream, ticket.opened())),
             Err(error) => {
                 ticket.failed(&error.problem());

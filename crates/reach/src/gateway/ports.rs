@@ -3,9 +3,13 @@
 //! Whoever reaches the port is let through to that one host, if the site's policy permits it; it is
 //! the operator of the gateway who opens it, by name, in the configuration.
 
+use std::future::poll_fn;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tarbet_link::{Address, ByteStream, Duplex, Target, relay};
@@ -14,7 +18,6 @@ use tokio::time::Instant;
 
 use super::Hub;
 use crate::directory::{Principal, Role};
-use crate::forward::NOTHING;
 use crate::names::SiteName;
 
 /// A TCP port that leads to a host behind a site.
@@ -58,7 +61,17 @@ impl Port {
     }
 }
 
-pub(super) async fn serve(hub: Arc<Hub>, port: Arc<Port>, stream: ByteStream, peer: SocketAddr) {
+/// How long the client's first bytes are waited for, so that they travel with the opening and cost no
+/// further round trip. Where the other side speaks first, it costs this much once.
+const FIRST_WORD: Duration = Duration::from_millis(2);
+
+async fn first_word(stream: &mut ByteStream) -> io::Result<Bytes> {
+    let chunk = tokio::time::timeout(FIRST_WORD, poll_fn(|cx| stream.poll_read_chunk(cx)));
+    // An end is read again by the relay, which passes it on.
+    Ok(chunk.await.ok().transpose()?.flatten().unwrap_or_default())
+}
+
+pub(super) async fn serve(hub: Arc<Hub>, port: Arc<Port>, mut stream: ByteStream, peer: SocketAddr) {
     let Port { site, target, principal } = &*port;
     let ticket = match hub.admit(principal, site, RequestId::fresh(), &target.to_string()).await {
         Ok(ticket) => ticket,
@@ -67,7 +80,9 @@ pub(super) async fn serve(hub: Arc<Hub>, port: Arc<Port>, stream: ByteStream, pe
         }
     };
     let deadline = Instant::now() + hub.config().max_wait;
-    match hub.router.open(site, target.clone(), NOTHING, deadline, ticket.story()).await {
+    // A client that has gone already needs no stream.
+    let Ok(first) = first_word(&mut stream).await else { return };
+    match hub.router.open(site, target.clone(), first, deadline, ticket.story()).await {
         Ok(far) => {
             let permit = ticket.opened();
             permit.follow(far.backlog());

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use jiff::Timestamp;
 use tarbet_link::handshake::{Hello, Refusal, RefusalCode};
@@ -15,7 +16,7 @@ use tarbet_telemetry::{RequestId, request};
 
 use super::kube::CALLER;
 use super::{Hub, kas};
-use crate::forward::{Forwarder, NOTHING, Onward, link_denial};
+use crate::forward::{Forwarder, Onward, link_denial};
 use crate::local::Held;
 use crate::peers::receive_peer;
 use crate::quota::Permit;
@@ -128,10 +129,10 @@ impl Onward for ByInstruction {
         }
     }
 
-    async fn open(&self, target: Target) -> Result<(ByteStream, Permit), Denial> {
+    async fn open(&self, target: Target, first: Bytes) -> Result<(ByteStream, Permit), Denial> {
         let (held, inner) = self.follow(&target)?;
         let story = self.story(&held, &inner, None);
-        match held.way.open_with(inner, NOTHING).await {
+        match held.way.open_with(inner, first).await {
             Ok(stream) => {
                 story.note(Step::Opened);
                 Ok((stream, Permit::default()))

@@ -96,7 +96,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
 
 pub fn run(config: Config, again: Sources, args: AgentArgs) -> Result<(), Problem> {
     let (settings, edge) = (config.agent.clone(), config.edge.clone());
-    Process::run("agent", &config, OBSERVE_AT, Threads::Cores, |process| async move {
+    Process::run("agent", &config, OBSERVE_AT, Threads::Half, |process| async move {
         let pods = pods_here::start(edge, &args.pods, &process).await?;
         let pods = pods.map(|place| (pods_here::SERVICE.to_owned(), place));
         let settled = move |config: agent::AgentConfig| {

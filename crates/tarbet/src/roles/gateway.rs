@@ -51,7 +51,7 @@ pub fn run(mut config: Config, again: Sources, args: GatewayArgs) -> Result<(), 
         Some(file) => kas::lay_over(&mut config, file)?,
         None => Vec::new(),
     };
-    Process::run("gateway", &config, OBSERVE_AT, Threads::Cores, |process| {
+    Process::run("gateway", &config, OBSERVE_AT, Threads::Half, |process| {
         for warning in warnings {
             tracing::warn!(warning, "The kas configuration has something to know.");
         }

@@ -31,8 +31,22 @@ pub struct Process {
 pub enum Threads {
     /// It waits for others, and a second core would wait too.
     One,
-    /// It carries the bytes of others: one for each core.
+    /// It carries the bytes of others: one for two cores. Those it serves need the rest, and work that
+    /// wanders between threads costs a third more.
+    Half,
+    /// One for each core.
     Cores,
+}
+
+impl Threads {
+    /// How many for this many cores; nothing if the runtime shall decide.
+    fn count(self, cores: usize) -> Option<usize> {
+        match self {
+            Self::One => Some(1),
+            Self::Half => Some((cores / 2).max(1)),
+            Self::Cores => None,
+        }
+    }
 }
 
 impl Process {
@@ -49,8 +63,10 @@ impl Process {
         F: Future<Output = Result<(), Problem>>,
     {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        if threads == Threads::One {
-            runtime.worker_threads(1);
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        // Whoever sets the variable knows better; the runtime reads it by itself.
+        if let (Some(count), None) = (threads.count(cores), std::env::var_os("TOKIO_WORKER_THREADS")) {
+            runtime.worker_threads(count);
         }
         let runtime = runtime.enable_all().build().map_err(|error| {
             Problem::new(&ground::INTERNAL, "The process cannot start its threads.")

@@ -19,18 +19,22 @@ pub(crate) async fn measure(bench: &Bench) -> Result<Vec<Section>> {
     let peers = peers::all(world.backend).await;
     let mut sections = vec![world.idle()?];
     // Before anything else: memory that was used once is not given back at once.
-    say("reach: open streams");
-    sections.push(streams::measure(bench, &world, &peers).await.context("open streams")?);
+    sections.push(attempt("Open streams", streams::measure(bench, &world, &peers)).await);
     sections.extend(requests::measure(bench, &world, &peers).await?);
     drop(peers);
-    say("reach: the Kubernetes API");
-    sections.push(kubernetes::measure(bench, &world).await.context("the Kubernetes API")?);
+    sections.push(attempt("The Kubernetes API", kubernetes::measure(bench, &world)).await);
     drop(world);
-    say("reach: far away");
-    sections.push(far::measure(bench).await.context("far away")?);
-    say("reach: many agents");
-    sections.push(fleet::measure(bench).await.context("many agents")?);
-    say("reach: many sites");
-    sections.push(registry::measure(bench).await.context("many sites")?);
+    sections.push(attempt("40 ms away", far::measure(bench)).await);
+    sections.push(attempt("Many agents", fleet::measure(bench)).await);
+    sections.push(attempt("Many sites", registry::measure(bench)).await);
     Ok(sections)
+}
+
+/// One section. If it fails it says so on the page and takes no other's figures.
+async fn attempt(title: &str, measured: impl Future<Output = Result<Section>>) -> Section {
+    say(&format!("reach: {title}"));
+    measured.await.unwrap_or_else(|error| {
+        say(&format!("reach: {title}: {error:#}"));
+        Section::new(title, &format!("Not measured: {error}."))
+    })
 }

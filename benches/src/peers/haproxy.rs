@@ -16,16 +16,17 @@ pub(crate) async fn start(
     line: Option<&dyn Fn(SocketAddr) -> Result<SocketAddr>>,
 ) -> Result<Tunnel> {
     let (folder, ports) = (Folder::new("haproxy")?, Lease::block(2)?);
-    let authority = Authority::new("bench")?;
+    // Another name than the certificate's, which OpenSSL would otherwise take for one signed by itself.
+    let authority = Authority::new("bench authority")?;
     let issued = authority.issue(&Subject::loopback("bench"))?;
-    let pem = folder.write("pair.pem", &format!("{}\n{}", issued.certificate, issued.key))?;
+    let pem = folder.write("pair.pem", &format!("{}{}", issued.certificate, issued.key))?;
     let ca = folder.write("ca.pem", authority.pem())?;
     let (near, far) = (ports.port(0), ports.port(1));
     let (pem, ca) = (pem.display(), ca.display());
     let across = line.map_or(Ok(local(far)), |line| line(local(far)))?;
     let gateway = format!(
         "{DEFAULTS}frontend in\n  bind 127.0.0.1:{near}\n  default_backend out\nbackend out\n  \
-         server far {across} ssl verify required ca-file {ca} sni str(localhost)\n"
+         server far {across} ssl verify required ca-file {ca} verifyhost localhost\n"
     );
     let agent = format!(
         "{DEFAULTS}frontend in\n  bind 127.0.0.1:{far} ssl crt {pem}\n  \

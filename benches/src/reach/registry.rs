@@ -14,7 +14,7 @@ use crate::figure::{Figure, Mark, Section};
 
 const LOOKUPS: usize = 20_000;
 /// Entries that are written at once.
-const BATCH: usize = 1_000;
+const BATCH: usize = 100;
 
 pub(super) async fn measure(bench: &Bench) -> Result<Section> {
     let count: usize = if bench.scale.is_quick() { 100_000 } else { 1_000_000 };

@@ -4,5 +4,6 @@ mod fences;
 mod frame;
 mod jobs;
 mod operations;
+mod pods;
 mod reach;
 mod start;

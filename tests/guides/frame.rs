@@ -115,6 +115,7 @@ pub(super) struct Guide {
     programs: Vec<(&'static str, String)>,
     environment: Vec<(&'static str, String)>,
     apart: bool,
+    ports: Vec<(u16, u16)>,
 }
 
 impl Guide {
@@ -129,6 +130,7 @@ impl Guide {
             programs: vec![("tarbet", tarbet)],
             environment: vec![("HOME", home), ("NO_PROXY", "127.0.0.1".into())],
             apart: false,
+            ports: vec![],
         }
     }
 
@@ -155,9 +157,18 @@ impl Guide {
         self
     }
 
+    /// Ports of loopback that the page names, each with one that is free here.
+    pub(super) fn ports(mut self, ports: impl IntoIterator<Item = (u16, u16)>) -> Self {
+        self.ports.extend(ports);
+        self
+    }
+
     /// Runs the page and checks what it shows. What the guide leaves running ends with its shell.
     pub(super) async fn follow(self) -> Folder {
-        let page = std::fs::read_to_string(root().join("docs/guides").join(self.page)).unwrap();
+        let mut page = std::fs::read_to_string(root().join("docs/guides").join(self.page)).unwrap();
+        for (shown, free) in &self.ports {
+            page = page.replace(&format!("127.0.0.1:{shown}"), &format!("127.0.0.1:{free}"));
+        }
         let (commands, files) = read(&page);
         assert!(!commands.is_empty(), "{} has no commands", self.page);
         let folder = self.folder.path();

@@ -372,6 +372,11 @@ mod tests {
         let config = loaded(Part::Slurm, &[]).unwrap();
         assert_eq!((config.interlink_port.as_str(), config.sidecar_port.as_str()), ("3100", "4100"));
         assert_eq!(config.sbatch_path, Path::new("/opt/sbatch"));
+        assert_eq!(config.scancel_path, Path::new("/opt/scancel"));
+        assert_eq!(config.sidecar_url, "http://localhost");
+        assert_eq!(config.data_root_folder, Path::new("/data/"));
+        assert_eq!(config.tsocks_path, Path::new("/lib/t.so"));
+        assert_eq!(config.tsocks_login_node, "login");
         assert_eq!(config.command_prefix, "module load x");
         assert!(!config.export_pod_data && config.tsocks);
         assert_eq!(config.singularity_default_options, ["--nv", "--cleanenv"]);

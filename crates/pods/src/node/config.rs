@@ -84,6 +84,8 @@ pub struct NodeConfig {
     /// Lets the cluster evict pods while interLink is away. Otherwise they are held: what runs
     /// behind a broken connection still runs.
     pub evict_when_unreachable: bool,
+    /// How often ConfigMaps and Secrets of running pods are read again; a minute, as kubelets do it.
+    pub refresh_seconds: u64,
     /// More detail in the log.
     pub verbose_logging: bool,
     /// Errors only in the log.
@@ -198,6 +200,7 @@ impl Default for NodeConfig {
             disable_csr: false,
             remove_finished_pods: false,
             evict_when_unreachable: false,
+            refresh_seconds: 60,
             verbose_logging: false,
             errors_only_logging: false,
             others: BTreeMap::new(),

@@ -19,8 +19,6 @@ use tarbet_cluster::{Class, class, describe};
 use super::resolve::{self, Contents, TokenNeed, Unresolved, Ways};
 use crate::wire::{PodCreate, RetrievedPod};
 
-/// How often contents are read again, as kubelets do it.
-const REFRESH: Duration = Duration::from_mins(1);
 /// A peer that cannot be told of a new token gets one that lasts; it ends with the pod anyway.
 const LASTING: i64 = 30 * 24 * 3600;
 
@@ -57,13 +55,15 @@ struct Token {
 
 pub(super) struct Gather {
     client: Client,
+    /// How often contents are read again.
+    refresh: Duration,
     /// By UID of the pod; one is asked for again only when its time is nearly over.
     tokens: Mutex<BTreeMap<(String, TokenNeed), Token>>,
 }
 
 impl Gather {
-    pub(super) fn new(client: Client) -> Self {
-        Self { client, tokens: Mutex::default() }
+    pub(super) fn new(client: Client, refresh: Duration) -> Self {
+        Self { client, refresh, tokens: Mutex::default() }
     }
 
     /// Everything for one pod. `lasting`: the other side cannot be told of changes.
@@ -94,7 +94,7 @@ impl Gather {
         }
         let create = resolve::assemble(pod, &contents, ways)?;
         let retrieved = resolve::retrieved(&create);
-        let periodic = now.checked_add(REFRESH).unwrap_or(now);
+        let periodic = now.checked_add(self.refresh).unwrap_or(now);
         let refresh = changeable.then(|| renew.map_or(periodic, |renew| renew.min(periodic)));
         let fingerprint = fingerprint(&retrieved);
         Ok(Gathered { create, retrieved, fingerprint, refresh })
@@ -181,10 +181,7 @@ impl Gather {
             return Err(GatherError::Away("a token came without content".into()));
         };
         let ends = status.expiration_timestamp.0;
-        let life = ends.duration_since(now).max(SignedDuration::ZERO);
-        // At four fifths of its life, and within a day.
-        let renew = (life / 5 * 4).min(SignedDuration::from_hours(24));
-        let token = Token { text: status.token, renew: now.checked_add(renew).unwrap_or(ends), ends };
+        let token = Token { text: status.token, renew: renewal(now, ends), ends };
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner).insert(key, token.clone());
         Ok(token)
     }
@@ -207,6 +204,12 @@ impl Gather {
     }
 }
 
+/// When a token is asked for anew: at four fifths of its life, and within a day.
+fn renewal(now: Timestamp, ends: Timestamp) -> Timestamp {
+    let life = ends.duration_since(now).max(SignedDuration::ZERO);
+    now.checked_add((life / 5 * 4).min(SignedDuration::from_hours(24))).unwrap_or(ends)
+}
+
 fn failed(what: String, error: &kube::Error) -> GatherError {
     match class(error) {
         Class::Unavailable => GatherError::Away(describe(error)),
@@ -219,4 +222,22 @@ fn fingerprint(retrieved: &RetrievedPod) -> u64 {
     // Of the contents only: the pod itself has a fingerprint of its own.
     serde_json::to_string(&retrieved.containers).unwrap_or_default().hash(&mut hasher);
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_renewed_before_they_end() {
+        let now: Timestamp = "2026-11-15T12:00:00Z".parse().unwrap();
+        let after = |seconds: i64| now + SignedDuration::from_secs(seconds);
+        // The projected token of every pod lives 3607 seconds.
+        assert_eq!(renewal(now, after(3600)), after(2880));
+        assert_eq!(renewal(now, after(LASTING)), after(24 * 3600));
+        assert_eq!(renewal(now, after(-5)), now, "what has ended is asked for at once");
+        for life in 1..2000 {
+            assert!(renewal(now, after(life)) < after(life), "{life}");
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
@@ -33,7 +34,7 @@ use super::metrics::NodeMetrics;
 /// Pods that are worked on at once. Most of the time of each is waiting for the other side.
 const WORKERS: usize = 64;
 /// How often certificate files are looked at.
-const LOOK: std::time::Duration = std::time::Duration::from_secs(10);
+const LOOK: Duration = Duration::from_secs(10);
 
 /// What a node needs from the process it runs in.
 pub struct Parts {
@@ -69,7 +70,7 @@ pub async fn start(config: NodeConfig, parts: Parts) -> Result<SocketAddr, NodeE
     tracing::info!(listener = "kubelet", %address, "Listening.");
 
     let node = Arc::new(Node {
-        gather: Gather::new(client.clone()),
+        gather: Gather::new(client.clone(), Duration::from_secs(config.refresh_seconds.max(1))),
         interlink,
         book: Book::default(),
         mirror: Mirror::default(),

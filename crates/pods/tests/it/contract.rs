@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use tarbet_pods::batch::states::{JobState, exit_code, job_state};
 use tarbet_pods::edge::{EdgeConfig, Environment, Part, start};
 use tarbet_pods::wire::{
     CreateReply, LogRequest, PingReply, PodStatus, Resources, RetrievedContainer, RetrievedPod, Taint,
@@ -160,4 +161,45 @@ fn the_shipped_files_fit_together() {
     let variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"].as_array().unwrap();
     let name = variables.iter().find(|variable| variable["name"] == "NODENAME").unwrap();
     assert!(limits.get(name["value"].as_str().unwrap()).is_some(), "vk-cfg.json does not know the node");
+}
+
+/// The cells of the table whose head begins so, row by row.
+fn table(page: &str, head: &str) -> Vec<Vec<String>> {
+    let rows = page.lines().skip_while(|line| !line.starts_with(&format!("| {head}"))).skip(2);
+    let rows = rows.take_while(|line| line.starts_with('|'));
+    rows.map(|line| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()).collect()
+}
+
+#[test]
+fn the_published_states_are_those_of_the_code() {
+    let page = std::fs::read_to_string(shipped("docs/reference/slurm-states.md")).unwrap();
+    let states = table(&page, "Slurm's compact states");
+    let mut named = Vec::new();
+    for row in &states {
+        let [words, container, code, reason] = row.as_slice() else { panic!("{row:?}") };
+        for word in words.split(' ') {
+            let said = match job_state(word, 1792, "Resources") {
+                JobState::Pending(_) => ("waiting", String::new(), "JobPending"),
+                JobState::Running => ("running", String::new(), ""),
+                JobState::Ended(1792) => ("ended", "of the wait status".to_owned(), ""),
+                JobState::Killed(code, reason) => ("ended", code.to_string(), reason),
+                other => panic!("{word}: {other:?}"),
+            };
+            assert_eq!(said, (container.as_str(), code.clone(), reason.as_str()), "{word}");
+            named.push(word.to_owned());
+        }
+    }
+    // Whatever else Slurm may say is not taken for anything.
+    for first in b'A'..=b'Z' {
+        for second in b'A'..=b'Z' {
+            let word = String::from_utf8(vec![first, second]).unwrap();
+            let odd = matches!(job_state(&word, 0, ""), JobState::Odd(_));
+            assert_eq!(odd, !named.contains(&word), "{word}");
+        }
+    }
+    let statuses = table(&page, "wait status");
+    assert!(statuses.len() > 5);
+    for row in statuses {
+        assert_eq!(exit_code(row[0].parse().unwrap()), row[1].parse::<i32>().unwrap(), "{row:?}");
+    }
 }

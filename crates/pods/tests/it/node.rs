@@ -270,6 +270,29 @@ async fn a_changed_annotation_reaches_the_file_of_a_running_pod() -> Result<()> 
 }
 
 #[tokio::test]
+async fn changed_contents_reach_the_files_of_a_running_pod() -> Result<()> {
+    let bed = Bed::new().await?;
+    bed.apply("ConfigMap", "settings", json!({"data": {"colour": "green"}})).await?;
+    bed.apply("Secret", "hidden", json!({"stringData": {"word": "old"}})).await?;
+    let line =
+        "until grep -q blue /settings/colour && grep -q new /all/word; do sleep 0.1; done; cat /all/word";
+    let mounts =
+        json!([{"name": "settings", "mountPath": "/settings"}, {"name": "all", "mountPath": "/all"}]);
+    let container = with(shell("main", line), json!({"volumeMounts": mounts}));
+    let volumes = json!([
+        {"name": "settings", "configMap": {"name": "settings"}},
+        {"name": "all", "projected": {"sources": [{"secret": {"name": "hidden"}}]}},
+    ]);
+    bed.pod("waits", json!({"containers": [container], "volumes": volumes})).await?;
+    bed.phase("waits", "Running").await?;
+    bed.apply("ConfigMap", "settings", json!({"data": {"colour": "blue"}})).await?;
+    bed.apply("Secret", "hidden", json!({"stringData": {"word": "new"}})).await?;
+    bed.phase("waits", "Succeeded").await?;
+    ensure!(bed.run(&["logs", "waits"]).await? == "new");
+    Ok(())
+}
+
+#[tokio::test]
 async fn nothing_ends_while_interlink_is_away_and_a_deadline_does() -> Result<()> {
     let mut bed = Bed::new().await?;
     bed.pod("stays", json!({"containers": [shell("main", "sleep 1000")]})).await?;

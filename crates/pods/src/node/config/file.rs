@@ -162,6 +162,38 @@ mod tests {
     }
 
     #[test]
+    fn every_variable_of_the_original_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let (yaml, resources) = (folder.path().join("x.yaml"), folder.path().join("vk-cfg.json"));
+        let text = "InterlinkURL: http://file\nInterlinkPort: 1\nVKTokenFile: /file\nServiceAccount: reader\nNamespace: vk\n";
+        std::fs::write(&yaml, text).unwrap();
+        std::fs::write(&resources, r#"{"edge-1": {"cpu": "8"}}"#).unwrap();
+        let path = |path: &Path| path.display().to_string();
+        let read = |more: &[(&str, &str)]| {
+            let named = [("INTERLINKCONFIGPATH", path(&yaml)), ("NODENAME", "edge-1".to_owned())];
+            let mut environment = variables(more);
+            environment.extend(named.map(|(name, value)| (name.to_owned(), value)));
+            load(NodeConfig::default(), None, &environment).unwrap()
+        };
+        let file = read(&[]);
+        assert_eq!((file.interlink_url.as_str(), file.interlink_port.as_str()), ("http://file", "1"));
+        assert_eq!(file.vk_token_file.as_deref(), Some(Path::new("/file")));
+        assert_eq!((file.service_account.as_str(), file.namespace.as_str()), ("reader", "vk"));
+        let over = read(&[
+            ("INTERLINKURL", "http://variable"),
+            ("INTERLINKPORT", "2"),
+            ("VKTOKENFILE", "/variable"),
+            ("CUSTOMKUBECONF", "/account"),
+            ("VK_CONFIG_PATH", &path(&resources)),
+            ("POD_IP", "192.0.2.1"),
+        ]);
+        assert_eq!((over.interlink_url.as_str(), over.interlink_port.as_str()), ("http://variable", "2"));
+        assert_eq!(over.vk_token_file.as_deref(), Some(Path::new("/variable")));
+        assert_eq!(over.custom_kubeconf.as_deref(), Some(Path::new("/account")));
+        assert_eq!((over.resources.cpu.as_str(), over.pod_ip.as_str()), ("8", "192.0.2.1"));
+    }
+
+    #[test]
     fn mistakes_are_named_by_their_keys() {
         let mut config = NodeConfig { node_name: "Not A Name".into(), ..Default::default() };
         config.resources.cpu = "many".into();

@@ -142,6 +142,7 @@ impl Bed {
             kubelet_listen: self.kubelet,
             kubelet_cert_file: self.own_certificate.then_some(files.certificate),
             kubelet_key_file: self.own_certificate.then_some(files.key),
+            refresh_seconds: 1,
             ..Default::default()
         };
         let supervisor = Supervisor::default();

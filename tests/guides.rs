@@ -3,6 +3,7 @@
 mod fences;
 mod frame;
 mod jobs;
+mod mesh;
 mod operations;
 mod pods;
 mod reach;

@@ -258,6 +258,15 @@ async fn calls_leave_through_the_egress_gateway_where_there_is_no_other_way() {
     answered(&lab, gateway).await;
     lab.cut_direct_way().unwrap();
     answered(&lab, gateway).await;
+    // Under each name by which a sidecar knows the service.
+    for name in ["pay.shop", "pay.shop.svc", "pay.shop:80", "pay.shop.svc.cluster.local:80"] {
+        let short = || async {
+            let (status, body) = lab.call(name).await?;
+            ensure!(status == 200 && body.ends_with(gateway), "{name}: {status}: {body}");
+            Ok(())
+        };
+        eventually(SOON, "an answer under a short name", short).await.unwrap();
+    }
     export(&west.kubectl(), false).await;
     unanswered(&lab).await;
     for plane in [east, west] {
@@ -379,6 +388,48 @@ async fn the_charts_account_may_do_all_that_the_controller_does() {
         "name",
     ];
     assert_eq!(kubectl.run(&left).await.unwrap(), "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_processes_one_writes_and_the_other_takes_over_when_it_is_killed() {
+    let (east, _, _turn) = planes().await;
+    let kubectl = east.kubectl();
+    let namespace =
+        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "istio-system" } });
+    kubectl.apply(&namespace).await.unwrap();
+    kubectl.apply(&federation("east", "west", &["192.0.2.1"])).await.unwrap();
+    kubectl.apply(&rules("west")).await.unwrap();
+    let product = Product::new(env!("CARGO_BIN_EXE_tarbet")).unwrap();
+    let ports = Lease::block(2).unwrap();
+    let gateway = ["get", "gateways.networking.istio.io", "federation-ingress-gateway", "-n", "istio-system"];
+    let uid = || async {
+        let object = kubectl.json(&gateway).await?;
+        anyhow::Ok(object["metadata"]["uid"].as_str().unwrap_or_default().to_owned())
+    };
+    let mut first = controller(&product, east, "one", ports.port(0), "west", 1).await;
+    let before = eventually(SOON, "the first to write", uid).await.unwrap();
+    let second = controller(&product, east, "two", ports.port(1), "west", 1).await;
+    assert!(first.metric("tarbet_mesh_writes_total").await.unwrap() > 0.5);
+    assert!(second.metric("tarbet_mesh_writes_total").await.unwrap() < 0.5, "two hands at once");
+
+    // Nobody says goodbye; what is broken meanwhile is repaired by the other.
+    first.process.kill9().unwrap();
+    let delete = [&["delete"], &gateway[1..], &["--wait=false"]].concat();
+    kubectl.run(&delete).await.unwrap();
+    let repaired = || async {
+        let now = uid().await?;
+        ensure!(now != before, "it is still the old one");
+        Ok(())
+    };
+    eventually(SOON, "the second to take over", repaired).await.unwrap();
+    assert!(second.metric("tarbet_mesh_writes_total").await.unwrap() > 0.5);
+
+    // The first comes back and finds that it does not lead.
+    first.process.restart().await.unwrap();
+    first.ready().await.unwrap();
+    assert!(first.metric("tarbet_mesh_writes_total").await.unwrap() < 0.5);
+    drop((first, second));
+    clean(&product, east).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

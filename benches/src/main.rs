@@ -12,6 +12,7 @@ mod cpu;
 mod figure;
 mod jobs;
 mod load;
+mod mesh;
 mod nets;
 mod page;
 mod peers;
@@ -27,7 +28,7 @@ use anyhow::{Context, Result, bail};
 use figure::{Part, Section};
 
 /// What is measured, in the order of the page.
-const PARTS: [&str; 5] = ["reach", "jobs", "pods", "nets", "store"];
+const PARTS: [&str; 6] = ["reach", "jobs", "pods", "nets", "mesh", "store"];
 
 async fn measure(part: &str, bench: &Bench) -> Result<Vec<Section>> {
     match part {
@@ -35,6 +36,7 @@ async fn measure(part: &str, bench: &Bench) -> Result<Vec<Section>> {
         "jobs" => jobs::measure(bench).await,
         "pods" => pods::measure(bench).await,
         "nets" => nets::measure(bench).await,
+        "mesh" => Box::pin(mesh::measure(bench)).await,
         "store" => store::measure(bench).await,
         other => bail!("there is no part `{other}`; there are {}", PARTS.join(", ")),
     }

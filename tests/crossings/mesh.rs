@@ -40,8 +40,7 @@ async fn discovery_and_calls_cross_through_a_site_and_mutual_tls_stays_end_to_en
     let at = |port: u16| format!("127.0.0.1:{port}");
     let kubeconfig = |plane: &tarbet_testbed::ControlPlane| plane.kubeconfig().display().to_string();
     let carry = format!(
-        "mesh.carry={{west: {{listen: '{}', advertise: '{inside}', gateway: '{}'}}}}",
-        at(entry),
+        "mesh.carry={{west: {{listen: '127.0.0.1:1', advertise: '{inside}', gateway: '{}'}}}}",
         at(door)
     );
     let (api, token, ca) = (
@@ -55,7 +54,7 @@ async fn discovery_and_calls_cross_through_a_site_and_mutual_tls_stays_end_to_en
         ("TARBET_TOKEN_FILE", token.as_str()),
         ("TARBET_CA_FILE", ca.as_str()),
     ];
-    let east_config = kubeconfig(east);
+    let (east_config, listener) = (kubeconfig(east), format!("west={}", at(entry)));
     let discovery = format!("west={}", at(west_at));
     let words = [
         "mesh",
@@ -69,6 +68,9 @@ async fn discovery_and_calls_cross_through_a_site_and_mutual_tls_stays_end_to_en
         &discovery,
         "--set",
         &carry,
+        // The flag says where to listen, whatever the file says.
+        "--carry",
+        &listener,
     ];
     let _east = product.role("mesh-east", &words, &environment).await.unwrap();
     let (west_config, back) = (kubeconfig(west), format!("east={}", at(east_at)));

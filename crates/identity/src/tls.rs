@@ -14,6 +14,7 @@ mod live;
 mod peer;
 mod pinned;
 mod server;
+mod signature;
 mod stream;
 mod trust;
 mod workload;

@@ -13,4 +13,5 @@ mod it {
     mod provider;
     mod rotation;
     mod scene;
+    mod workload;
 }

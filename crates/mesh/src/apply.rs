@@ -13,11 +13,11 @@ use serde_json::json;
 use tarbet_cluster::{Class, Newer};
 use tokio::time::Instant;
 
-use crate::live::{Live, Print};
+use crate::live::Live;
 use crate::metrics::{MeshMetrics, Write};
 use crate::model::Key;
 use crate::observe::Mirrors;
-use crate::plan::{Flavour, Kind, Object, Owners, Plan};
+use crate::plan::{Flavour, Kind, Object, Owners, Plan, Print};
 
 /// The name under which fields are owned.
 pub(crate) const MANAGER: &str = "tarbet-mesh";
@@ -126,7 +126,7 @@ impl Applier {
     }
 
     fn says(&self, object: &Object, live: &Live) -> bool {
-        let wanted = Print::of(&object.spec);
+        let wanted = object.spec.print();
         let place = (object.kind, object.namespace.clone(), object.name.clone());
         live.spec == wanted || self.lock_settled().get(&place) == Some(&(wanted, live.spec))
     }
@@ -139,7 +139,7 @@ impl Applier {
         let manifest = object.manifest(Flavour::Resources, owner.as_ref());
         let unreadable = || "the answer of the cluster has no identity".to_owned();
         let place = (*kind, namespace.clone(), name.clone());
-        let wanted = Print::of(&object.spec);
+        let wanted = object.spec.print();
         self.count(kind.name(), "apply");
         let answer = tarbet_cluster::apply(&api, name, MANAGER, &manifest).await.map_err(words)?;
         let mut live = Live::of(*kind, &answer).ok_or_else(unreadable)?;
@@ -147,7 +147,7 @@ impl Applier {
             // Somebody added fields of their own; those stay with an apply and go with this.
             let patch = json!([
                 { "op": "test", "path": "/metadata/uid", "value": answer.uid() },
-                { "op": "replace", "path": "/spec", "value": object.spec },
+                { "op": "replace", "path": "/spec", "value": object.spec.value() },
             ]);
             let patch = Patch::Json::<()>(serde_json::from_value(patch).map_err(|error| error.to_string())?);
             let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
@@ -227,6 +227,13 @@ impl Applier {
 
     pub(crate) fn count(&self, kind: &'static str, verb: &'static str) {
         self.metrics.writes.get_or_create(&Write { kind, verb }).inc();
+    }
+
+    /// Takes note of what the cluster answered to a write that was made elsewhere.
+    pub(crate) fn note_answer(&self, kind: Kind, answer: &DynamicObject) {
+        if let Some(live) = Live::of(kind, answer) {
+            self.note((kind, answer.namespace().unwrap_or_default(), answer.name_any()), Some(live));
+        }
     }
 
     fn note(&self, place: Place, live: Option<Live>) {

@@ -6,6 +6,7 @@
 //! hold-downs and the resolver, and ends all of them with itself. Nothing is kept over a term: the
 //! next one remembers peers by the ImportedServices that are there.
 
+mod clusterset;
 mod keep;
 mod reconcile;
 mod resolve;
@@ -24,15 +25,15 @@ use tarbet_telemetry::Health;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::carry::Carrier;
 use crate::config::MeshConfig;
 use crate::error::MeshError;
-use crate::fds::{Discovery, Snapshot, serve};
+use crate::fds::{Discovery, Snapshot, Told, serve};
 use crate::metrics::MeshMetrics;
 use crate::model::Offer;
-use crate::observe::Mirrors;
+use crate::observe::{Mirrors, Side};
 use crate::peers::Peers;
 use crate::plan;
 
@@ -63,7 +64,7 @@ struct Shared {
     metrics: MeshMetrics,
     publish: Queue<()>,
     reconcile: Queue<()>,
-    snapshots: watch::Sender<Option<Arc<Snapshot>>>,
+    told: watch::Sender<Option<Arc<Told>>>,
     peers: Mutex<Peers>,
     /// Told when a peer fell silent or came back: the next end of a hold-down may have moved.
     silences: Notify,
@@ -137,8 +138,11 @@ impl Controller {
         let (publish, reconcile) = (Queue::default(), Queue::default());
         let wake = {
             let (publish, reconcile): (Queue<()>, Queue<()>) = (publish.clone(), reconcile.clone());
-            move || {
-                publish.add(());
+            move |of: Side| {
+                // What we made ourselves changes nothing of what peers are told.
+                if of == Side::Given {
+                    publish.add(());
+                }
                 reconcile.add(());
             }
         };
@@ -157,13 +161,13 @@ impl Controller {
             metrics,
             publish,
             reconcile,
-            snapshots: watch::Sender::new(None),
+            told: watch::Sender::new(None),
             peers: Mutex::default(),
             silences: Notify::new(),
             resolved: Mutex::default(),
             hostnames: watch::Sender::new(Vec::new()),
         });
-        let discovery = Discovery::new(shared.snapshots.subscribe(), stop.clone());
+        let discovery = Discovery::new(shared.told.subscribe(), stop.clone());
         let serving = serve(listener, discovery, stop.clone());
         let working = async {
             tokio::select! {
@@ -172,10 +176,13 @@ impl Controller {
             }
             part.ready();
             shared.publish.add(());
-            let publishing = shared.publish.run(1, stop.clone(), |()| {
-                let outcome = publish_once(&shared);
-                async move { outcome }
-            });
+            // A task of its own: peers hear of a change while the rest of it is still being decided. It
+            // ends with us, however we end.
+            let (publisher, until) = (Arc::clone(&shared), stop.clone());
+            let publishing = AbortOnDropHandle::new(tokio::spawn(async move {
+                let publish = |()| std::future::ready(publish_once(&publisher));
+                publisher.publish.run(1, until, publish).await;
+            }));
             let leading = async {
                 let lead = |term: Term| lead(Arc::clone(&shared), term);
                 if config.leader_election {
@@ -186,7 +193,9 @@ impl Controller {
                     lead(Term::alone(stop.clone())).await;
                 }
             };
-            tokio::join!(publishing, leading);
+            leading.await;
+            // It ended with the same word.
+            drop(publishing.await);
         };
         let carrying =
             futures::future::join_all(carriers.into_iter().map(|carrier| carrier.run(stop.clone())));
@@ -202,20 +211,56 @@ impl Controller {
 fn publish_once(shared: &Shared) -> Outcome {
     let world = shared.mirrors.world(&shared.namespace);
     let offers: Vec<Offer> = plan::exports(&world);
-    let before = shared.snapshots.borrow().clone();
+    let before = shared.told.borrow().clone();
     let mesh = match (&world.federation, &before) {
         (Some(federation), _) => federation.local.id.clone(),
-        (None, Some(before)) => before.mesh.clone(),
+        (None, Some(before)) => before.everybody.mesh().to_owned(),
         // Nobody was told anything, and there is nothing to tell.
         (None, None) => return Outcome::Done,
     };
     let millis = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0);
-    if let Some(snapshot) = Snapshot::after(before.as_deref(), &mesh, &offers, millis) {
-        shared.metrics.exported.set(i64::try_from(snapshot.len()).unwrap_or(i64::MAX));
-        tracing::info!(services = snapshot.len(), version = %snapshot.version(), "The exported services changed.");
-        shared.snapshots.send_replace(Some(Arc::new(snapshot)));
+    let after = told(before.as_deref(), &mesh, &world, &offers, millis);
+    if before.as_deref() != Some(&after) {
+        let (services, version) = (offers.len(), after.everybody.version());
+        shared.metrics.exported.set(i64::try_from(services).unwrap_or(i64::MAX));
+        tracing::info!(services, version = %version, "The exported services changed.");
+        shared.told.send_replace(Some(Arc::new(after)));
     }
     Outcome::Done
+}
+
+/// What each peer is told. Snapshots that did not change are the same as before.
+fn told(before: Option<&Told>, mesh: &str, world: &plan::World, offers: &[Offer], millis: u64) -> Told {
+    let snapshot = |before: Option<&Arc<Snapshot>>, offers: &[Offer]| match before {
+        None => Arc::new(Snapshot::first(mesh, offers, millis)),
+        Some(before) => {
+            Snapshot::after(Some(before), mesh, offers, millis).map_or_else(|| Arc::clone(before), Arc::new)
+        }
+    };
+    let export = world.rules.as_ref().and_then(|rules| rules.export.as_ref());
+    let remotes = world.federation.as_ref().map_or(&[][..], |federation| &federation.remote);
+    let Some(export) = export.filter(|export| !export.only_to.is_empty()) else {
+        let everybody = match before {
+            // What some meshes were told may be newer than what everybody was: none may go back in time.
+            Some(before) if !before.chosen.is_empty() => {
+                let newest = before.chosen.values().map(|chosen| chosen.version().millis).max();
+                let millis = millis.max(newest.unwrap_or(0) + 1);
+                Arc::new(Snapshot::first(mesh, offers, millis.max(before.everybody.version().millis + 1)))
+            }
+            _ => snapshot(before.map(|before| &before.everybody), offers),
+        };
+        return Told { everybody, chosen: BTreeMap::new(), principals: BTreeMap::new() };
+    };
+    let to = |mesh: &str| -> Vec<Offer> {
+        offers.iter().filter(|offer| export.tells(mesh, &offer.labels)).cloned().collect()
+    };
+    // A mesh that was told everything before goes on from there.
+    let last = |mesh: &str| before.map(|before| before.chosen.get(mesh).unwrap_or(&before.everybody));
+    Told {
+        everybody: snapshot(before.map(|before| &before.everybody), &to("")),
+        chosen: remotes.iter().map(|it| (it.id.clone(), snapshot(last(&it.id), &to(&it.id)))).collect(),
+        principals: remotes.iter().map(|it| (it.id.clone(), it.principal())).collect(),
+    }
 }
 
 /// One term of leadership.

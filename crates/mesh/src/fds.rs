@@ -4,11 +4,13 @@
 //! the original's whole-state stream; between two of ours only changes travel. A peer is heard
 //! through an [`Inbox`], which decides without I/O what of it is taken over.
 
+mod audience;
 mod client;
 mod inbox;
 mod server;
 mod snapshot;
 
+pub use audience::Told;
 pub use client::{Heard, Subscription, Way, subscribe};
 pub use inbox::{Inbox, Limits, Refused, Taken};
 pub use server::{Discovery, serve};

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::model::{Backends, Service, ServicePort, Sort};
 
-pub(crate) use mirrors::Mirrors;
+pub(crate) use mirrors::{Mirrors, Side, service_exports};
 
 /// A Service, trimmed.
 pub(crate) fn service(service: &KubeService) -> Service {

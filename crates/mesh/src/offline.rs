@@ -138,6 +138,10 @@ impl Read {
                 let namespace = if namespace.is_empty() { "default".to_owned() } else { namespace };
                 self.world.services.insert((namespace, name), Arc::new(observe::service(&object)));
             }
+            "ServiceExport" => {
+                let namespace = if namespace.is_empty() { "default".to_owned() } else { namespace };
+                self.world.service_exports.insert((namespace, name));
+            }
             "Namespace" => {
                 let mut labels: BTreeMap<String, String> =
                     serde_json::from_value(metadata["labels"].clone()).unwrap_or_default();

@@ -3,12 +3,15 @@
 //! [`plan`] is a pure function of a [`World`]. It knows nothing of what exists already; making the
 //! cluster so, with as few writes as possible, is the business of `apply`.
 
+pub(crate) mod clusterset;
 mod discovery;
 mod egress;
 mod export;
 mod import;
+mod memo;
 mod object;
 mod owners;
+mod spec;
 #[cfg(test)]
 mod tests;
 
@@ -16,8 +19,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+pub use memo::Memo;
 pub use object::{Flavour, Kind, MANAGED_BY, MESH_LABEL, Object, Owner};
 pub use owners::Owners;
+pub use spec::{Print, Spec};
 
 use crate::crd::{FederationServiceRulesSpec, MeshFederationSpec, Refusal, Remote};
 use crate::model::{Backends, Key, Labels, Offer, Service};
@@ -43,6 +48,8 @@ pub struct World {
     pub services: BTreeMap<Key, Arc<Service>>,
     /// The labels of its namespaces.
     pub namespaces: BTreeMap<String, Arc<Labels>>,
+    /// Services that have a ServiceExport of the Multi-Cluster Services API, whether they exist or not.
+    pub service_exports: BTreeSet<Key>,
     /// The pods behind its Services.
     pub backends: BTreeMap<Key, Backends>,
     /// What each peer offers.
@@ -58,6 +65,10 @@ pub struct World {
 pub struct Plan {
     /// The objects, in the order in which they are written.
     pub objects: Vec<Object>,
+    /// The host of each ImportedService, by its namespace and name.
+    pub imports: BTreeMap<Key, String>,
+    /// The meshes behind each ServiceImport, by its namespace and name.
+    pub clusters: BTreeMap<Key, Vec<String>>,
     /// What peers are told.
     pub exports: Vec<Offer>,
     /// What people must know.
@@ -101,6 +112,8 @@ pub enum About {
     Rules,
     /// The ImportedService of this host.
     Imported(String),
+    /// The ServiceExport of this Service.
+    Export(Key),
 }
 
 /// The reasons of findings.
@@ -110,6 +123,8 @@ pub enum Reason {
     NameTaken,
     /// A Service that cannot be exported.
     NotExportable,
+    /// A ServiceExport without a Service of its name.
+    NoService,
     /// A mesh in the rules that the federation does not know.
     UnknownMesh,
     /// A mesh offers the same name with other ports, labels, identities or ingress.
@@ -128,6 +143,7 @@ impl Reason {
         match self {
             Self::NameTaken => "NameTaken",
             Self::NotExportable => "NotExportable",
+            Self::NoService => "NoService",
             Self::UnknownMesh => "UnknownMesh",
             Self::Differs => "MeshesDiffer",
             Self::NotJoined => "LocalServiceNotJoined",
@@ -148,6 +164,7 @@ struct Draft<'a> {
     federation: &'a MeshFederationSpec,
     rules: &'a FederationServiceRulesSpec,
     names: Names,
+    memo: &'a mut Memo,
     plan: Plan,
 }
 
@@ -177,16 +194,24 @@ pub fn subscribed<'a>(
 
 /// Decides what must exist. Without a federation or without rules, nothing.
 pub fn plan(world: &World) -> Plan {
+    plan_again(world, &mut Memo::default())
+}
+
+/// The same with what was rendered for an earlier plan; the outcome does not depend on it.
+pub fn plan_again(world: &World, memo: &mut Memo) -> Plan {
     let (Some(federation), Some(rules)) = (&world.federation, &world.rules) else { return Plan::default() };
-    let mut draft = Draft { world, federation, rules, names: Names::default(), plan: Plan::default() };
+    memo.begin(federation);
+    let mut draft = Draft { world, federation, rules, names: Names::default(), memo, plan: Plan::default() };
     let exported = export::select(&mut draft);
     discovery::objects(&mut draft);
     let mut aliases = export::objects(&mut draft, &exported);
     let mut imported = import::merge(&mut draft);
     import::objects(&mut draft, &mut imported, &mut aliases);
     egress::objects(&mut draft, &imported);
+    clusterset::objects(&mut draft, &exported, &imported);
     draft.plan.objects.extend(aliases.into_values());
     draft.plan.exports = export::offers(&draft, &exported);
+    draft.memo.end();
     let mut plan = draft.plan;
     // Owners come before what they own.
     plan.objects.sort_by(|a, b| a.place().cmp(&b.place()));
@@ -196,7 +221,8 @@ pub fn plan(world: &World) -> Plan {
 /// What peers are told, without the rest of the plan.
 pub fn exports(world: &World) -> Vec<Offer> {
     let (Some(federation), Some(rules)) = (&world.federation, &world.rules) else { return Vec::new() };
-    let mut draft = Draft { world, federation, rules, names: Names::default(), plan: Plan::default() };
+    let (names, plan, memo) = (Names::default(), Plan::default(), &mut Memo::default());
+    let mut draft = Draft { world, federation, rules, names, memo, plan };
     let exported = export::select(&mut draft);
     export::offers(&draft, &exported)
 }

@@ -40,6 +40,15 @@ impl Export {
     }
 }
 
+impl Export {
+    /// Whether a mesh is told of an exported service with these labels. A service that several entries
+    /// mean is told to the meshes of all of them.
+    pub fn tells(&self, mesh: &str, labels: &Labels) -> bool {
+        let mut meant = self.only_to.iter().filter(|only| any(&only.service_selectors, labels)).peekable();
+        meant.peek().is_none() || meant.any(|only| only.mesh_ids.iter().any(|id| id == mesh))
+    }
+}
+
 impl ExportSelector {
     fn names(&self, labels: &Labels, namespace_labels: &Labels) -> bool {
         let Self { service_selector, namespace_selector } = self;
@@ -127,6 +136,26 @@ mod tests {
             let values = if matches!(operator, Operator::In | Operator::NotIn) { values } else { Vec::new() };
             Requirement { key, operator, values }
         })
+    }
+
+    #[test]
+    fn a_limited_service_is_told_to_the_named_meshes_alone() {
+        let only = |mesh: &str, key: &str| {
+            serde_json::json!({
+                "meshIDs": [mesh], "serviceSelectors": [{ "matchLabels": { key: "true" } }],
+            })
+        };
+        let export: Export =
+            serde_json::from_value(serde_json::json!({ "onlyTo": [only("west", "a"), only("north", "b")] }))
+                .unwrap();
+        let told = |labels: &[&str]| -> Vec<&str> {
+            let labels = labels.iter().map(|key| ((*key).to_owned(), "true".to_owned())).collect();
+            ["west", "north", "south"].into_iter().filter(|mesh| export.tells(mesh, &labels)).collect()
+        };
+        assert_eq!(told(&[]), ["west", "north", "south"]);
+        assert_eq!(told(&["a"]), ["west"]);
+        assert_eq!(told(&["a", "b"]), ["west", "north"]);
+        assert!(!export.tells("", &[("a".to_owned(), "true".to_owned())].into()), "nor is a stranger");
     }
 
     proptest! {

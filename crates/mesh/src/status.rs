@@ -9,8 +9,9 @@ use tarbet_cluster::conditions::{condition, set};
 use crate::apply::Failure;
 use crate::crd::{FederationServiceRulesStatus, MeshFederationStatus, RemoteStatus};
 use crate::fds::Version;
+use crate::model::Key;
 use crate::peers::{Peer, Peers};
-use crate::plan::{About, Finding, Kind, Plan, Reason};
+use crate::plan::{About, Finding, Kind, Plan, Reason, clusterset};
 
 /// Messages are for people: the first few of a kind say enough.
 const TOLD: usize = 5;
@@ -57,7 +58,7 @@ impl Outcome<'_> {
         put("RemotesConnected", so, reason, several(&lost));
         let connected = remotes.iter().filter(|remote| remote.connected).count();
         status.connected = Some(format!("{connected}/{}", remotes.len()));
-        status.imported = Some(self.count(Kind::ImportedService));
+        status.imported = Some(i64::try_from(self.plan.imports.len()).unwrap_or(i64::MAX));
         status.remotes = remotes;
         status
     }
@@ -114,38 +115,63 @@ impl Outcome<'_> {
         status
     }
 
-    /// The conditions of each ImportedService, by namespace and name, without times.
-    pub(crate) fn imported(&self) -> BTreeMap<(String, String), Vec<Condition>> {
+    /// The conditions of each ImportedService of which there is something to tell, by namespace and
+    /// name, without times; those of all others are [`all_well`].
+    pub(crate) fn imported(&self) -> BTreeMap<(&str, &str), Vec<Condition>> {
         let mut findings: BTreeMap<&str, Vec<&Finding>> = BTreeMap::new();
         for finding in &self.plan.findings {
             if let About::Imported(host) = &finding.about {
                 findings.entry(host).or_default().push(finding);
             }
         }
-        let mut failed: BTreeMap<(&str, &str), &str> = BTreeMap::new();
-        for object in &self.plan.objects {
-            if let crate::plan::Owner::Imported { namespace, name } = &object.owner {
-                let (kind, in_namespace, called) = object.place();
-                let same = |failure: &&Failure| {
-                    failure.place.0 == kind && failure.place.1 == in_namespace && failure.place.2 == called
-                };
-                if !self.failures.is_empty()
-                    && let Some(failure) = self.failures.iter().find(same)
-                {
-                    failed.insert((namespace, name), &failure.cause);
-                }
+        let failed = self.failed();
+        let mut told = BTreeMap::new();
+        for ((namespace, name), host) in &self.plan.imports {
+            let place = (namespace.as_str(), name.as_str());
+            let (mine, cause) = (findings.get(host.as_str()), failed.get(&place).copied());
+            if mine.is_some() || cause.is_some() {
+                told.insert(place, import_conditions(mine.map_or(&[][..], Vec::as_slice), cause));
             }
         }
-        let imported = self.plan.objects.iter().filter(|object| object.kind == Kind::ImportedService);
-        imported
-            .map(|object| {
-                let host = object.spec["hostname"].as_str().unwrap_or_default();
-                let mine = findings.get(host).map_or(&[][..], Vec::as_slice);
-                let cause = failed.get(&(object.namespace.as_str(), object.name.as_str())).copied();
-                let conditions = import_conditions(mine, cause);
-                ((object.namespace.clone(), object.name.clone()), conditions)
+        told
+    }
+
+    /// Why something of an ImportedService cannot be written, by its namespace and name.
+    fn failed(&self) -> BTreeMap<(&str, &str), &str> {
+        let mut failed = BTreeMap::new();
+        if self.failures.is_empty() {
+            return failed;
+        }
+        let causes: BTreeMap<(Kind, &str, &str), &str> = self
+            .failures
+            .iter()
+            .map(|Failure { place: (kind, namespace, name), cause }| {
+                ((*kind, namespace.as_str(), name.as_str()), cause.as_str())
             })
-            .collect()
+            .collect();
+        for object in &self.plan.objects {
+            if let crate::plan::Owner::Imported { namespace, name } = &object.owner
+                && let Some(cause) = causes.get(&object.place())
+            {
+                failed.insert((namespace.as_str(), name.as_str()), *cause);
+            }
+        }
+        failed
+    }
+
+    /// The conditions of a ServiceExport, without times.
+    pub(crate) fn service_export(&self, key: &Key, generation: Option<i64>) -> Vec<Condition> {
+        let host = clusterset::host(key);
+        let valid = match self.findings(&About::Export(key.clone())).first() {
+            Some(finding) => {
+                condition("Valid", false, finding.reason.word(), finding.message.as_str(), generation)
+            }
+            None => condition("Valid", true, "Valid", format!("exported as {host}"), generation),
+        };
+        let conflicts = words(&self.findings(&About::Imported(host)), Reason::is_conflict);
+        let reason = if conflicts.is_empty() { "NoConflicts" } else { "Conflicts" };
+        let conflict = condition("Conflict", !conflicts.is_empty(), reason, several(&conflicts), generation);
+        vec![valid, conflict]
     }
 
     fn ready(&self, missing: &str) -> (bool, &'static str, String) {
@@ -169,11 +195,11 @@ impl Outcome<'_> {
     fn findings(&self, about: &About) -> Vec<&Finding> {
         self.plan.findings.iter().filter(|finding| finding.about == *about).collect()
     }
+}
 
-    fn count(&self, kind: Kind) -> i64 {
-        let count = self.plan.objects.iter().filter(|object| object.kind == kind).count();
-        i64::try_from(count).unwrap_or(i64::MAX)
-    }
+/// The conditions of an import about which there is nothing to tell, without times.
+pub(crate) fn all_well() -> Vec<Condition> {
+    import_conditions(&[], None)
 }
 
 fn import_conditions(mine: &[&Finding], failed: Option<&str>) -> Vec<Condition> {
@@ -221,7 +247,7 @@ fn version(now: Option<&Version>, before: Option<&str>) -> Option<String> {
 
 /// Whether a condition says that all is well.
 pub(crate) fn is_well(condition: &Condition) -> bool {
-    (condition.status == "True") != (condition.type_ == "Conflicted")
+    (condition.status == "True") != condition.type_.starts_with("Conflict")
 }
 
 /// The conditions worth an event: those that turned bad, changed their reason, or became well again.

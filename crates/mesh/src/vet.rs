@@ -35,14 +35,17 @@ pub struct Reserved {
     pub hosts: BTreeSet<String>,
 }
 
+/// What is not taken over, and why.
+pub type Refusal<'a> = (&'a Arc<Offer>, String);
+
 /// Sorts what a peer offers into what may be imported and what is refused, with the reason.
 pub fn vet<'a>(
     remote: &Remote,
     offers: &'a [Arc<Offer>],
     reserved: &Reserved,
-) -> (Vec<&'a Offer>, Vec<(&'a Offer, String)>) {
+) -> (Vec<&'a Arc<Offer>>, Vec<Refusal<'a>>) {
     let (mut good, mut refused, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
-    for offer in offers.iter().map(Arc::as_ref) {
+    for offer in offers {
         let verdict = look(remote, offer, reserved).and_then(|()| {
             if seen.insert(&offer.hostname) {
                 Ok(())

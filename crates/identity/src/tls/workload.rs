@@ -4,22 +4,25 @@
 use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::{CertificateError, Error};
 
-use super::{AltName, PeerIdentity};
+use super::signature::proves_its_key;
+use super::{AltName, PeerIdentity, provider};
 
 /// Accepts what the authorities signed for one of these identities.
 #[derive(Debug)]
 pub(super) struct Workload {
     authorities: Arc<WebPkiServerVerifier>,
     identities: Vec<String>,
+    algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl Workload {
     pub(super) fn new(authorities: Arc<WebPkiServerVerifier>, identities: Vec<String>) -> Self {
-        Self { authorities, identities }
+        Self { authorities, identities, algorithms: provider().signature_verification_algorithms }
     }
 }
 
@@ -48,29 +51,9 @@ impl ServerCertVerifier for Workload {
         if known {
             Ok(ServerCertVerified::assertion())
         } else {
-            Err(CertificateError::ApplicationVerificationFailure.into())
+            Err(CertificateError::NotValidForName.into())
         }
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.authorities.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.authorities.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.authorities.supported_verify_schemes()
-    }
+    proves_its_key!();
 }

@@ -1,11 +1,14 @@
 //! One look: decide from everything that is known, write what differs, tell what came of it.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::StreamExt;
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Api;
+use kube::core::DynamicObject;
 use serde_json::json;
 use tarbet_cluster::conditions::{condition, set};
 use tarbet_cluster::{Newer, Outcome, Severity};
@@ -17,37 +20,52 @@ use super::keep::Remembered;
 use super::subscriptions::Subscriptions;
 use crate::apply::Applier;
 use crate::carry::carried;
-use crate::crd::{FederationServiceRules, ImportedService, MeshFederation};
-use crate::live::print_conditions;
+use crate::crd::{FederationServiceRules, MeshFederation};
+use crate::live::{conditions, print_conditions};
 use crate::metrics::Mesh;
-use crate::plan::{self, Kind, Owners, Plan, World};
+use crate::plan::{self, Kind, Memo, Owners, Plan, Print, World};
 use crate::status;
 
 /// Status writes at once.
-const AT_ONCE: usize = 16;
+pub(super) const AT_ONCE: usize = 32;
 
 /// What a term of leadership works with.
 pub(super) struct State {
-    shared: Arc<Shared>,
-    applier: Applier,
+    pub(super) shared: Arc<Shared>,
+    pub(super) applier: Applier,
     remembered: Mutex<Remembered>,
     subscriptions: Mutex<Subscriptions>,
+    memo: Mutex<Memo>,
     ended: CancellationToken,
 }
 
 /// A status that must be written.
-struct Due {
-    namespace: String,
-    name: String,
-    patch: serde_json::Value,
+pub(super) struct Due {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) patch: serde_json::Value,
     /// The conditions that people should hear of.
-    news: Vec<Condition>,
+    pub(super) news: Vec<Condition>,
+}
+
+/// What an ImportedService must say of itself.
+struct Told {
+    conditions: Vec<Condition>,
+    /// Whether it has said nothing yet.
+    bare: bool,
 }
 
 impl State {
     pub(super) fn new(shared: Arc<Shared>, remembered: Remembered, ended: CancellationToken) -> Self {
         let applier = Applier::new(shared.client.clone(), shared.mirrors.clone(), shared.metrics.clone());
-        Self { shared, applier, remembered: Mutex::new(remembered), subscriptions: Mutex::default(), ended }
+        Self {
+            shared,
+            applier,
+            remembered: Mutex::new(remembered),
+            subscriptions: Mutex::default(),
+            memo: Mutex::default(),
+            ended,
+        }
     }
 
     /// Hears this peer from the beginning.
@@ -77,7 +95,7 @@ impl State {
             .map(|(mesh, peer)| (mesh.clone(), peer.offers.clone()))
             .collect();
         world.resolved = shared.resolved().clone();
-        let plan = plan::plan(&world);
+        let plan = plan::plan_again(&world, &mut self.memo.lock().unwrap_or_else(PoisonError::into_inner));
         let mut owners = self.owners();
         let failures = self.applier.apply(&plan, &mut owners).await;
         for failure in &failures {
@@ -126,8 +144,7 @@ impl State {
 
     fn measure(&self, plan: &Plan, begun: Instant) {
         let metrics = &self.shared.metrics;
-        let imported = plan.objects.iter().filter(|object| object.kind == Kind::ImportedService).count();
-        metrics.imported.set(i64::try_from(imported).unwrap_or(i64::MAX));
+        metrics.imported.set(i64::try_from(plan.imports.len()).unwrap_or(i64::MAX));
         for (mesh, view) in &plan.remotes {
             let label = Mesh { mesh: mesh.clone() };
             metrics.refused.get_or_create(&label).set(i64::try_from(view.refused).unwrap_or(i64::MAX));
@@ -138,30 +155,31 @@ impl State {
     /// Writes the statuses that changed; false if one could not be written.
     async fn tell(&self, world: &World, plan: &Plan, failures: &[crate::apply::Failure]) -> bool {
         let now = Timestamp::now();
-        let (federation, rules, imported) = {
+        let (federation, rules, imported, clusterset) = {
             let peers = self.shared.peers();
             let complete = world.federation.is_some() && world.rules.is_some();
             let outcome = status::Outcome { plan, failures, peers: &peers, complete, now };
-            (self.federations(&outcome), self.rules(&outcome), self.imported(&outcome))
+            let clusterset = self.clusterset(world, &outcome);
+            (self.federations(&outcome), self.rules(&outcome), self.imported(&outcome), clusterset)
         };
-        let mut all = true;
+        let mut all = self.tell_clusterset(clusterset).await;
         for Due { name, patch, news, .. } in federation {
             let api: Api<MeshFederation> = Api::all(self.shared.client.clone());
             self.applier.count("MeshFederation", "status");
             let written = tarbet_cluster::merge_status(&api, &name, &patch).await;
-            self.announce(written.as_ref().ok(), &news).await;
+            self.announce(about(&written, &()), &news).await;
             all &= wrote(written);
         }
         for Due { namespace, name, patch, news } in rules {
             let api: Api<FederationServiceRules> = Api::namespaced(self.shared.client.clone(), &namespace);
             self.applier.count("FederationServiceRules", "status");
             let written = tarbet_cluster::merge_status(&api, &name, &patch).await;
-            self.announce(written.as_ref().ok(), &news).await;
+            self.announce(about(&written, &()), &news).await;
             all &= wrote(written);
         }
         let writes = imported
             .into_iter()
-            .map(|((namespace, name), conditions)| self.tell_import(namespace, name, conditions, now));
+            .map(|((namespace, name), told)| self.tell_import(namespace, name, told, now));
         let written: Vec<bool> = futures::stream::iter(writes).buffer_unordered(AT_ONCE).collect().await;
         all && written.into_iter().all(|written| written)
     }
@@ -218,54 +236,64 @@ impl State {
     }
 
     /// Conditions of ImportedServices that differ from those they have.
-    fn imported(&self, outcome: &status::Outcome<'_>) -> Vec<((String, String), Vec<Condition>)> {
+    fn imported(&self, outcome: &status::Outcome<'_>) -> Vec<((String, String), Told)> {
         let mut due = Vec::new();
-        for ((namespace, name), mut conditions) in outcome.imported() {
-            let Some(live) = self.applier.live(Kind::ImportedService, &namespace, &name) else { continue };
-            for condition in &mut conditions {
-                condition.observed_generation = Some(live.generation);
-            }
-            if live.conditions != print_conditions(&conditions) {
-                due.push(((namespace, name), conditions));
+        let mut telling = outcome.imported();
+        // Of most there is nothing to tell, and what is said then differs only by the generation.
+        let well = status::all_well();
+        let mut prints: BTreeMap<i64, Print> = BTreeMap::new();
+        for (namespace, name) in outcome.plan.imports.keys() {
+            let Some(live) = self.applier.live(Kind::ImportedService, namespace, name) else { continue };
+            let told = telling.remove(&(namespace.as_str(), name.as_str()));
+            let dated = |conditions: &[Condition]| -> Vec<Condition> {
+                let observed_generation = Some(live.generation);
+                conditions.iter().map(|one| Condition { observed_generation, ..one.clone() }).collect()
+            };
+            let print = match &told {
+                Some(told) => print_conditions(&dated(told)),
+                None => *prints.entry(live.generation).or_insert_with(|| print_conditions(&dated(&well))),
+            };
+            if live.conditions != print {
+                let conditions = dated(told.as_deref().unwrap_or(&well));
+                due.push(((namespace.clone(), name.clone()), Told { conditions, bare: live.bare }));
             }
         }
         due
     }
 
-    async fn tell_import(
-        &self,
-        namespace: String,
-        name: String,
-        wanted: Vec<Condition>,
-        now: Timestamp,
-    ) -> bool {
-        let api: Api<ImportedService> = Api::namespaced(self.shared.client.clone(), &namespace);
+    async fn tell_import(&self, namespace: String, name: String, told: Told, now: Timestamp) -> bool {
+        let kind = Kind::ImportedService.resource();
+        let api: Api<DynamicObject> = Api::namespaced_with(self.shared.client.clone(), &namespace, &kind);
         // The times of the conditions it has are not kept in memory.
-        let before = match api.get_opt(&name).await {
-            Ok(Some(object)) => object.status.unwrap_or_default().conditions,
-            Ok(None) => return true,
-            Err(error) => return wrote::<ImportedService>(Err(error)),
+        let before = if told.bare {
+            Vec::new()
+        } else {
+            match api.get_opt(&name).await {
+                Ok(Some(object)) => conditions(&object),
+                Ok(None) => return true,
+                Err(error) => return wrote::<DynamicObject>(Err(error)),
+            }
         };
-        let mut conditions = before.clone();
-        for condition in wanted {
-            set(&mut conditions, condition, now);
+        let mut after = before.clone();
+        for condition in told.conditions {
+            set(&mut after, condition, now);
         }
         self.applier.count("ImportedService", "status");
-        let patch = json!({ "status": { "conditions": conditions } });
+        let patch = json!({ "status": { "conditions": after } });
         let written = tarbet_cluster::merge_status(&api, &name, &patch).await;
-        self.announce(written.as_ref().ok(), &status::news(&before, &conditions)).await;
+        if let Ok(object) = &written {
+            self.applier.note_answer(Kind::ImportedService, object);
+        }
+        self.announce(about(&written, &kind), &status::news(&before, &after)).await;
         wrote(written)
     }
 
     /// Tells events about an object whose conditions changed.
-    async fn announce<K>(&self, object: Option<&K>, news: &[Condition])
-    where
-        K: kube::Resource<DynamicType = ()>,
-    {
-        let Some(object) = object else { return };
+    pub(super) async fn announce(&self, about: Option<ObjectReference>, news: &[Condition]) {
+        let Some(about) = about else { return };
         for condition in news {
             let severity = if status::is_well(condition) { Severity::Normal } else { Severity::Warning };
-            let (about, note) = (object.object_ref(&()), condition.message.as_str());
+            let note = condition.message.as_str();
             self.shared.events.tell(&about, severity, "Reconcile", &condition.reason, note).await;
         }
     }
@@ -275,7 +303,15 @@ impl State {
     }
 }
 
-fn wrote<T>(result: kube::Result<T>) -> bool {
+/// Whom an event is about, if it was written.
+pub(super) fn about<K: kube::Resource>(
+    written: &kube::Result<K>,
+    kind: &K::DynamicType,
+) -> Option<ObjectReference> {
+    written.as_ref().ok().map(|object| object.object_ref(kind))
+}
+
+pub(super) fn wrote<T>(result: kube::Result<T>) -> bool {
     match result {
         Ok(_) => true,
         // Whoever it was about is gone.

@@ -117,17 +117,24 @@ fn hear(shared: &Shared, mesh: &str, heard: Heard) {
     }
 }
 
-/// How a remote's discovery is reached: as configured, or through its ingress; through a site if
-/// one is named, as a host that its agent can reach.
+/// How a remote's discovery is reached.
 fn way(shared: &Shared, remote: &Remote) -> Result<Way, String> {
-    let authority = format!("{}:{DISCOVERY_PORT}", remote.discovery_host());
     let dialer = shared.ways.get(&remote.id);
-    let inside = || Address::new(remote.discovery_host(), DISCOVERY_PORT);
-    let address = match (shared.config.discovery.get(&remote.id), remote.ingress.addresses.first()) {
+    let configured = shared.config.discovery.get(&remote.id).map(String::as_str);
+    let target = Target::tcp(address(remote, configured, dialer.is_some())?);
+    let authority = format!("{}:{DISCOVERY_PORT}", remote.discovery_host());
+    Ok(Way { dialer: dialer.map_or_else(super::network, Arc::clone), target, authority })
+}
+
+/// Where a remote's discovery is: as configured; else, through a site, as the Service that the site's
+/// agent sees beside it; else behind the remote's ingress.
+fn address(remote: &Remote, configured: Option<&str>, through_site: bool) -> Result<Address, String> {
+    let service = || Address::new(remote.discovery_host(), DISCOVERY_PORT);
+    let address = match (configured, remote.ingress.addresses.first()) {
         (Some(configured), _) => configured.parse::<Address>(),
-        (None, _) if dialer.is_some() => inside(),
+        (None, _) if through_site => service(),
         // The name that the ServiceEntry of its discovery gives it.
-        (None, Some(first)) if first.parse::<std::net::IpAddr>().is_ok() => inside(),
+        (None, Some(first)) if first.parse::<std::net::IpAddr>().is_ok() => service(),
         (None, Some(host)) => Address::new(host.clone(), DISCOVERY_PORT),
         (None, None) => {
             return Err(format!(
@@ -136,6 +143,39 @@ fn way(shared: &Shared, remote: &Remote) -> Result<Way, String> {
             ));
         }
     };
-    let target = Target::tcp(address.map_err(|error| error.to_string())?);
-    Ok(Way { dialer: dialer.map_or_else(super::network, Arc::clone), target, authority })
+    address.map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn where_discovery_is_looked_for() {
+        let remote = |addresses: serde_json::Value| -> Remote {
+            let identity = json!({ "namespace": "mesh-system" });
+            let ingress = json!({ "addresses": addresses });
+            serde_json::from_value(
+                json!({ "id": "west", "network": "west", "identity": identity, "ingress": ingress }),
+            )
+            .unwrap()
+        };
+        let at = |addresses, configured, site| {
+            address(&remote(addresses), configured, site).map(|address| address.to_string())
+        };
+        let service = "federation-discovery-service-west.mesh-system.svc.cluster.local:15080";
+        // Through a site: the Service in the other mesh, wherever its ingress may be.
+        for addresses in [json!([]), json!(["192.0.2.1"]), json!(["router.west.example"])] {
+            assert_eq!(at(addresses.clone(), None, true).as_deref(), Ok(service), "{addresses}");
+            let told = at(addresses.clone(), Some("10.0.0.7:15080"), true);
+            assert_eq!(told.as_deref(), Ok("10.0.0.7:15080"), "{addresses}");
+        }
+        assert_eq!(at(json!(["192.0.2.1"]), None, false).as_deref(), Ok(service));
+        assert_eq!(
+            at(json!(["router.west.example"]), None, false).as_deref(),
+            Ok("router.west.example:15080")
+        );
+        assert!(at(json!([]), None, false).unwrap_err().contains("via_site.west"));
+    }
 }

@@ -39,6 +39,15 @@ pub struct FederationServiceRulesSpec {
     #[schemars(length(max = 100))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["meshID".into()]))]
     pub import: Vec<Import>,
+    /// Whether imported services of the clusterset also get a ServiceImport, as the Multi-Cluster
+    /// Services API has it, in their namespace if there is one here.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub service_imports: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_false(so: &bool) -> bool {
+    !so
 }
 
 /// What is exported: a service that any of these rules names.
@@ -67,6 +76,15 @@ pub struct Export {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub selectors: Vec<ExportSelector>,
+    /// Whether services with a ServiceExport of the Multi-Cluster Services API are exported too, as
+    /// `<service>.<namespace>.svc.clusterset.local`: then whoever owns a service may export it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub service_exports: bool,
+    /// Services of which only these meshes are told; all others are told to every mesh. It limits
+    /// discovery, not access.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub only_to: Vec<OnlyTo>,
     /// The names that exported services get.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dns_settings: Option<DnsSettings>,
@@ -86,6 +104,19 @@ pub struct ExportSelector {
     /// Labels of its namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_selector: Option<Selector>,
+}
+
+/// Services of which only some meshes are told.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OnlyTo {
+    /// The meshes, as remotes of the MeshFederation are called.
+    #[serde(rename = "meshIDs")]
+    #[schemars(length(min = 1, max = 100), inner(regex(pattern = LABEL), length(min = 1, max = 34)))]
+    pub mesh_ids: Vec<String>,
+    /// The services: those with the labels of any of these.
+    #[schemars(length(min = 1, max = 64))]
+    pub service_selectors: Vec<Selector>,
 }
 
 /// The names that exported services get.

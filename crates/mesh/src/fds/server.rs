@@ -15,6 +15,7 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::TYPE_URL;
+use super::audience::{Asker, Told};
 use super::proto::discovery::aggregated_discovery_service_server::{
     AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
 };
@@ -37,15 +38,15 @@ const STUCK: Duration = Duration::from_secs(30);
 /// answer would make them withdraw everything.
 #[derive(Clone)]
 pub struct Discovery {
-    snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
+    told: watch::Receiver<Option<Arc<Told>>>,
     slots: Arc<Semaphore>,
     stop: CancellationToken,
 }
 
 impl Discovery {
     /// Answers until `stop`.
-    pub fn new(snapshots: watch::Receiver<Option<Arc<Snapshot>>>, stop: CancellationToken) -> Self {
-        Self { snapshots, slots: Arc::new(Semaphore::new(STREAMS)), stop }
+    pub fn new(told: watch::Receiver<Option<Arc<Told>>>, stop: CancellationToken) -> Self {
+        Self { told, slots: Arc::new(Semaphore::new(STREAMS)), stop }
     }
 
     fn slot(&self) -> Result<OwnedSemaphorePermit, Status> {
@@ -92,9 +93,10 @@ impl AggregatedDiscoveryService for Discovery {
     ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
         let (slot, discovery) = (self.slot()?, self.clone());
         let (sender, answers) = mpsc::channel(1);
+        let asker = Asker::seen(&request.metadata().clone().into_headers());
         tokio::spawn(async move {
             let _slot = slot;
-            tell_all(discovery, request.into_inner(), sender).await;
+            tell_all(discovery, asker, request.into_inner(), sender).await;
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
     }
@@ -105,9 +107,10 @@ impl AggregatedDiscoveryService for Discovery {
     ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
         let (slot, discovery) = (self.slot()?, self.clone());
         let (sender, answers) = mpsc::channel(1);
+        let asker = Asker::seen(&request.metadata().clone().into_headers());
         tokio::spawn(async move {
             let _slot = slot;
-            tell_changes(discovery, request.into_inner(), sender).await;
+            tell_changes(discovery, asker, request.into_inner(), sender).await;
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
     }
@@ -123,27 +126,29 @@ async fn send<T>(sender: &Sender<T>, answer: T) -> bool {
 /// The whole state, at the start and after each change.
 async fn tell_all(
     mut discovery: Discovery,
+    mut asker: Asker,
     mut requests: Streaming<DiscoveryRequest>,
     sender: Sender<DiscoveryResponse>,
 ) {
     let (mut subscribed, mut count) = (false, 0u64);
-    let mut peer = String::new();
+    // Others may have changed without this one seeing a difference.
+    let mut last: Option<Arc<Snapshot>> = None;
     loop {
-        let mut due = false;
+        let (mut due, mut asked) = (false, false);
         tokio::select! {
             () = discovery.stop.cancelled() => return,
             () = sender.closed() => return,
-            changed = discovery.snapshots.changed() => match changed {
+            changed = discovery.told.changed() => match changed {
                 Ok(()) => due = subscribed,
                 Err(_) => return,
             },
             request = requests.next() => {
                 let Some(Ok(request)) = request else { return };
                 if let Some(node) = &request.node {
-                    peer.clone_from(&node.id);
+                    asker.name.clone_from(&node.id);
                 }
                 if let Some(error) = &request.error_detail {
-                    tracing::warn!(peer, version = %request.version_info, cause = %error.message, "A peer refused what we export.");
+                    tracing::warn!(peer = asker.name, version = %request.version_info, cause = %error.message, "A peer refused what we export.");
                 } else if request.type_url != TYPE_URL {
                     // The original answers this way, and somebody may wait for it.
                     let answer = DiscoveryResponse { type_url: request.type_url, ..DiscoveryResponse::default() };
@@ -151,12 +156,16 @@ async fn tell_all(
                         return;
                     }
                 } else if request.version_info.is_empty() {
-                    (subscribed, due) = (true, true);
+                    (subscribed, due, asked) = (true, true, true);
                 }
             }
         }
-        let snapshot = discovery.snapshots.borrow_and_update().clone();
-        let Some(snapshot) = snapshot.filter(|_| due) else { continue };
+        let told = discovery.told.borrow_and_update().clone();
+        let Some(snapshot) = told.filter(|_| due).map(|told| Arc::clone(told.to(&asker))) else { continue };
+        if !asked && last.as_ref().is_some_and(|last| Arc::ptr_eq(last, &snapshot)) {
+            continue;
+        }
+        last = Some(Arc::clone(&snapshot));
         count += 1;
         let answer = DiscoveryResponse {
             version_info: snapshot.version().to_string(),
@@ -199,40 +208,44 @@ impl Known {
 /// Only what differs from what the peer has.
 async fn tell_changes(
     mut discovery: Discovery,
+    mut asker: Asker,
     mut requests: Streaming<DeltaDiscoveryRequest>,
     sender: Sender<DeltaDiscoveryResponse>,
 ) {
     let mut known: Option<Known> = None;
     let mut count = 0u64;
-    let mut peer = String::new();
     loop {
         let mut due = false;
         tokio::select! {
             () = discovery.stop.cancelled() => return,
             () = sender.closed() => return,
-            changed = discovery.snapshots.changed() => match changed {
+            changed = discovery.told.changed() => match changed {
                 Ok(()) => due = known.is_some(),
                 Err(_) => return,
             },
             request = requests.next() => {
                 let Some(Ok(request)) = request else { return };
                 if let Some(node) = &request.node {
-                    peer.clone_from(&node.id);
+                    asker.name.clone_from(&node.id);
                 }
                 if request.type_url != TYPE_URL {
                     continue;
                 }
                 if let Some(error) = &request.error_detail {
                     // What it has now is its own business: it reconnects and says so.
-                    tracing::warn!(peer, cause = %error.message, "A peer refused changes of what we export.");
+                    tracing::warn!(peer = asker.name, cause = %error.message, "A peer refused changes of what we export.");
                 } else if known.is_none() {
                     known = Some(Known::Versions(request.initial_resource_versions));
                     due = true;
                 }
             }
         }
-        let snapshot = discovery.snapshots.borrow_and_update().clone();
-        let (Some(snapshot), Some(has)) = (snapshot.filter(|_| due), &known) else { continue };
+        let told = discovery.told.borrow_and_update().clone();
+        let snapshot = told.filter(|_| due).map(|told| Arc::clone(told.to(&asker)));
+        let (Some(snapshot), Some(has)) = (snapshot, &known) else { continue };
+        if matches!(has, Known::Snapshot(last) if Arc::ptr_eq(last, &snapshot)) {
+            continue;
+        }
         for mut part in parts(has, &snapshot) {
             count += 1;
             part.nonce = count.to_string();

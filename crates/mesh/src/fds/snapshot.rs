@@ -69,6 +69,17 @@ pub struct Snapshot {
 impl Snapshot {
     /// The snapshot of what `mesh` offers, first seen at `millis`; nothing if it is the `previous` one.
     pub fn after(previous: Option<&Self>, mesh: &str, offers: &[Offer], millis: u64) -> Option<Self> {
+        let next = Self::build(previous, mesh, offers, millis);
+        let same = |previous: &Self| previous.version.digest == next.version.digest && previous.mesh == mesh;
+        (!previous.is_some_and(same)).then_some(next)
+    }
+
+    /// The snapshot of what `mesh` offers, seen at `millis`, whatever there was before.
+    pub fn first(mesh: &str, offers: &[Offer], millis: u64) -> Self {
+        Self::build(None, mesh, offers, millis)
+    }
+
+    fn build(previous: Option<&Self>, mesh: &str, offers: &[Offer], millis: u64) -> Self {
         let mut entries = BTreeMap::new();
         for offer in offers {
             let resource = encode(offer);
@@ -81,13 +92,14 @@ impl Snapshot {
             entries.insert(offer.hostname.clone(), entry);
         }
         let digest = digest(entries.iter().map(|(name, entry)| (name.as_str(), entry.version.as_str())));
-        let last = previous.map(|previous| &previous.version);
-        if previous.is_some_and(|previous| previous.version.digest == digest && previous.mesh == mesh) {
-            return None;
-        }
         // Two changes within one millisecond, or a clock that was set back, still go forward.
-        let millis = last.map_or(millis, |last| millis.max(last.millis + 1));
-        Some(Self { mesh: mesh.to_owned(), version: Version { millis, digest }, entries })
+        let millis = previous.map_or(millis, |previous| millis.max(previous.version.millis + 1));
+        Self { mesh: mesh.to_owned(), version: Version { millis, digest }, entries }
+    }
+
+    /// The mesh it is of.
+    pub fn mesh(&self) -> &str {
+        &self.mesh
     }
 
     /// Its version.

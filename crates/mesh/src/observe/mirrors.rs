@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Namespace, Pod, Service as KubeService};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::ListParams;
-use kube::core::{DeserializeGuard, DynamicObject};
+use kube::core::{ApiResource, DeserializeGuard, DynamicObject, GroupVersionKind};
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -21,7 +22,7 @@ use crate::crd::{
     FederationServiceRules, FederationServiceRulesSpec, FederationServiceRulesStatus, MeshFederation,
     MeshFederationSpec, MeshFederationStatus,
 };
-use crate::live::Live;
+use crate::live::{self, Live};
 use crate::model::{Backends, Key, Labels, Service};
 use crate::plan::{Kind, MANAGED_BY, World};
 
@@ -81,6 +82,15 @@ pub(crate) struct Declared<S, T> {
 pub(crate) type Federation = Kept<Declared<MeshFederationSpec, MeshFederationStatus>>;
 pub(crate) type Rules = Kept<Declared<FederationServiceRulesSpec, FederationServiceRulesStatus>>;
 
+/// Where a change comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// From what others declare and run.
+    Given,
+    /// From the objects that we make.
+    Made,
+}
+
 /// All copies. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct Mirrors {
@@ -90,6 +100,8 @@ pub(crate) struct Mirrors {
     namespaces: Mirror<Kept<Arc<Labels>>>,
     slices: Mirror<Kept<Slice>>,
     pods: Mirror<Kept<String>>,
+    /// ServiceExports with the conditions they have.
+    pub(crate) exports: Mirror<Kept<Vec<Condition>>>,
     made: BTreeMap<Kind, Mirror<Live>>,
 }
 
@@ -99,7 +111,7 @@ impl Mirrors {
         client: &Client,
         stop: &CancellationToken,
         tasks: &TaskTracker,
-        tell: impl Fn() + Clone + Send + Sync + 'static,
+        tell: impl Fn(Side) + Clone + Send + Sync + 'static,
     ) -> Self {
         let made = Kind::ALL.into_iter().map(|kind| (kind, Mirror::default())).collect();
         let mirrors = Self { made, ..Self::default() };
@@ -125,6 +137,15 @@ impl Mirrors {
             let account = object.spec.as_ref().and_then(|spec| spec.service_account_name.clone());
             Kept::of(&object, account.unwrap_or_else(|| "default".to_owned()))
         });
+        let exports = service_exports();
+        task.optional(
+            "service exports",
+            Side::Given,
+            exports,
+            watcher::Config::default(),
+            &mirrors.exports,
+            |object| Kept::of(&object, live::conditions(&object)),
+        );
         for (&kind, mirror) in &mirrors.made {
             task.made(kind, mirror);
         }
@@ -139,6 +160,7 @@ impl Mirrors {
         self.namespaces.listed().await;
         self.slices.listed().await;
         self.pods.listed().await;
+        self.exports.listed().await;
         for mirror in self.made.values() {
             mirror.listed().await;
         }
@@ -174,6 +196,11 @@ impl Mirrors {
                 .select(|_, name, kept| Some((name.to_owned(), Arc::clone(&kept.value))))
                 .into_iter()
                 .collect(),
+            service_exports: self
+                .exports
+                .select(|namespace, name, _| Some(key(namespace, name)))
+                .into_iter()
+                .collect(),
             backends: self.backends(),
             foreign_hosts: foreign.into_iter().flatten().collect(),
             ..World::default()
@@ -193,6 +220,12 @@ impl Mirrors {
     }
 }
 
+/// Where the API server has ServiceExports.
+pub(crate) fn service_exports() -> ApiResource {
+    let kind = GroupVersionKind::gvk("multicluster.x-k8s.io", "v1alpha1", "ServiceExport");
+    ApiResource::from_gvk_with_plural(&kind, "serviceexports")
+}
+
 fn key(namespace: &str, name: &str) -> Key {
     (namespace.to_owned(), name.to_owned())
 }
@@ -205,7 +238,7 @@ struct Task<'a, F> {
     tell: F,
 }
 
-impl<F: Fn() + Clone + Send + Sync + 'static> Task<'_, F> {
+impl<F: Fn(Side) + Clone + Send + Sync + 'static> Task<'_, F> {
     fn typed<K, T>(
         &self,
         what: &'static str,
@@ -219,16 +252,36 @@ impl<F: Fn() + Clone + Send + Sync + 'static> Task<'_, F> {
             Watch { api: Api::all(self.client.clone()), config: watcher::Config::default(), namespace: None };
         // An object that cannot be read counts as not there, and harms no other.
         let keep = move |object: DeserializeGuard<K>| object.0.ok().and_then(&keep);
-        let tell = told(what, self.tell.clone());
+        let tell = told(what, Side::Given, self.tell.clone());
         self.tasks.spawn(watch(watched, mirror.clone(), keep, tell, self.stop.clone()));
     }
 
-    /// A kind that may not be there at all, such as OpenShift's.
+    /// A kind of which we make objects, and which may not be there at all, such as OpenShift's.
     fn made(&self, kind: Kind, mirror: &Mirror<Live>) {
+        // Of ServiceEntries those of others matter too: their hosts are taken.
+        let config = match kind {
+            Kind::ServiceEntry => watcher::Config::default(),
+            _ => watcher::Config::default().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1)),
+        };
+        let keep = move |object: DynamicObject| Live::of(kind, &object);
+        // A ServiceEntry of somebody else takes a name from peers, not from what they are told.
+        self.optional(kind.name(), Side::Made, kind.resource(), config, mirror, keep);
+    }
+
+    /// A kind that may not be there at all.
+    fn optional<T: Newer + Send + Sync + 'static>(
+        &self,
+        what: &'static str,
+        side: Side,
+        resource: ApiResource,
+        config: watcher::Config,
+        mirror: &Mirror<T>,
+        keep: impl Fn(DynamicObject) -> Option<T> + Send + 'static,
+    ) {
         let (client, stop, mirror) = (self.client.clone(), self.stop.clone(), mirror.clone());
-        let tell = told(kind.name(), self.tell.clone());
+        let tell = told(what, side, self.tell.clone());
         self.tasks.spawn(async move {
-            let api: Api<DynamicObject> = Api::all_with(client, &kind.resource());
+            let api: Api<DynamicObject> = Api::all_with(client, &resource);
             while let Err(error) = api.list_metadata(&ListParams::default().limit(1)).await {
                 let missing = tarbet_cluster::class(&error) == tarbet_cluster::Class::Missing;
                 if !missing {
@@ -242,12 +295,6 @@ impl<F: Fn() + Clone + Send + Sync + 'static> Task<'_, F> {
                     () = tokio::time::sleep(if missing { LOOK_AGAIN } else { TRY_AGAIN }) => {}
                 }
             }
-            // Of ServiceEntries those of others matter too: their hosts are taken.
-            let config = match kind {
-                Kind::ServiceEntry => watcher::Config::default(),
-                _ => watcher::Config::default().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1)),
-            };
-            let keep = move |object: DynamicObject| Live::of(kind, &object);
             watch(Watch { api, config, namespace: None }, mirror, keep, tell, stop).await;
         });
     }
@@ -255,11 +302,12 @@ impl<F: Fn() + Clone + Send + Sync + 'static> Task<'_, F> {
 
 fn told<V>(
     what: &'static str,
-    tell: impl Fn() + Send + Sync + 'static,
+    side: Side,
+    tell: impl Fn(Side) + Send + Sync + 'static,
 ) -> impl Fn(Change<V>) + Send + Sync + 'static {
     move |change| match change {
         Change::Failing(cause) => tracing::warn!(what, cause, "A watch hears nothing and tries again."),
         Change::Back => tracing::info!(what, "A watch hears again."),
-        Change::Applied(_) | Change::Deleted(_) | Change::Listed => tell(),
+        Change::Applied(_) | Change::Deleted(_) | Change::Listed => tell(side),
     }
 }

@@ -160,6 +160,7 @@ impl Legacy {
         let rules = FederationServiceRulesSpec {
             export: first.map(|rule| Export { service_selectors: rule.label_selectors, ..Export::default() }),
             import: federation.remote.iter().map(import).collect(),
+            ..FederationServiceRulesSpec::default()
         };
         let key = |service: &Service| {
             let namespace = service.metadata.namespace.clone().unwrap_or_else(|| "default".to_owned());

@@ -1,6 +1,6 @@
 //! Who may speak with discovery: peers of known identity, over mutual TLS.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::crd::Remote;
 
@@ -12,13 +12,13 @@ const CONTROLLER: (&str, &str) = ("app.kubernetes.io/name", "federation-controll
 pub(super) fn objects(draft: &mut Draft<'_>) {
     let namespace = draft.world.controller_namespace.clone();
     let selector = json!({ "matchLabels": { CONTROLLER.0: CONTROLLER.1 } });
-    let object = |kind, name: &str, spec| Object {
+    let object = |kind, name: &str, spec: Value| Object {
         kind,
         namespace: namespace.clone(),
         name: name.to_owned(),
         mesh: None,
         owner: Owner::Rules,
-        spec,
+        spec: spec.into(),
     };
     let strict = json!({ "selector": selector, "mtls": { "mode": "STRICT" } });
     let mut made = vec![object(Kind::PeerAuthentication, "fds-strict-mtls", strict)];

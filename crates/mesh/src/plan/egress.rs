@@ -20,7 +20,7 @@ pub(super) fn objects(draft: &mut Draft<'_>, imported: &[Imported<'_>]) {
     let Some(egress) = &draft.federation.local.egress else { return };
     let namespace = draft.control_plane();
     let gateway = format!("{namespace}/{NAME}");
-    let (mut hosts, mut ports, mut onward) = (Vec::new(), BTreeSet::new(), Vec::new());
+    let (mut hosts, mut ports, mut onward) = (Vec::<String>::new(), BTreeSet::new(), Vec::new());
     // A name that is here too stays with its local service.
     for imported in imported.iter().filter(|imported| imported.apart) {
         let http: Vec<u32> = imported
@@ -37,7 +37,8 @@ pub(super) fn objects(draft: &mut Draft<'_>, imported: &[Imported<'_>]) {
         if http.is_empty() {
             continue;
         }
-        hosts.push(imported.host);
+        // The sidecar knows the short forms too and sends them on as they are.
+        hosts.extend(callings(imported.host));
         // A request names its port unless it is the usual one; a service with one port needs none.
         let usual = if http.contains(&80) { 80 } else { http[0] };
         for &port in &http {
@@ -85,7 +86,7 @@ pub(super) fn objects(draft: &mut Draft<'_>, imported: &[Imported<'_>]) {
             name: NAME.to_owned(),
             mesh: None,
             owner: Owner::Rules,
-            spec,
+            spec: spec.into(),
         });
     }
 }

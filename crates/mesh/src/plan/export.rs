@@ -13,10 +13,19 @@ use crate::names::{HOST, istio_sni, router_host};
 pub(super) struct Exported<'a> {
     key: &'a Key,
     service: &'a Service,
-    hostname: String,
+    pub(super) hostname: String,
     /// Whether the name is another than the service has in its own cluster.
     alias: bool,
-    ports: Vec<OfferedPort>,
+    pub(super) ports: Vec<OfferedPort>,
+}
+
+/// Who wants a service exported, and so under which name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// The rules.
+    Rules,
+    /// Its owner, by a ServiceExport.
+    Owner,
 }
 
 /// The services that the rules name and that can be exported, by name and namespace.
@@ -32,24 +41,38 @@ pub(super) fn select<'a>(draft: &mut Draft<'a>) -> Vec<Exported<'a>> {
         let everywhere = (namespace == "default" && name == "kubernetes")
             || (namespace == &world.controller_namespace
                 && name.starts_with("federation-discovery-service-"));
-        if everywhere || !export.names(namespace, name, &service.labels, labels) {
-            continue;
-        }
-        match exportable(draft, key, service) {
-            Ok(exported) => chosen.push(exported),
-            Err(why) => {
-                draft.find(
-                    About::Rules,
-                    Reason::NotExportable,
-                    format!("{namespace}/{name} is not exported: {why}"),
-                );
+        let named = export.names(namespace, name, &service.labels, labels).then_some(By::Rules);
+        let owned = (export.service_exports && world.service_exports.contains(key)).then_some(By::Owner);
+        for by in named.into_iter().chain(owned).filter(|_| !everywhere) {
+            match exportable(draft, key, service, by) {
+                Ok(exported) => chosen.push(exported),
+                Err(why) => {
+                    let about = if by == By::Rules { About::Rules } else { About::Export(key.clone()) };
+                    let message = format!("{namespace}/{name} is not exported: {why}");
+                    draft.find(about, Reason::NotExportable, message);
+                }
             }
+        }
+        if everywhere && owned.is_some() {
+            let message = format!("{namespace}/{name} is not exported: each cluster has its own");
+            draft.find(About::Export(key.clone()), Reason::NotExportable, message);
+        }
+    }
+    if export.service_exports {
+        for key in world.service_exports.iter().filter(|key| !world.services.contains_key(key)) {
+            let message = format!("there is no Service {}/{}", key.0, key.1);
+            draft.find(About::Export(key.clone()), Reason::NoService, message);
         }
     }
     distinct(draft, chosen)
 }
 
-fn exportable<'a>(draft: &Draft<'a>, key: &'a Key, service: &'a Service) -> Result<Exported<'a>, String> {
+fn exportable<'a>(
+    draft: &Draft<'a>,
+    key: &'a Key,
+    service: &'a Service,
+    by: By,
+) -> Result<Exported<'a>, String> {
     let (namespace, name) = key;
     match service.sort {
         Sort::Cluster => {}
@@ -80,6 +103,7 @@ fn exportable<'a>(draft: &Draft<'a>, key: &'a Key, service: &'a Service) -> Resu
     let settings = draft.rules.export.as_ref().and_then(|export| export.dns_settings.as_ref());
     let domain = settings.and_then(|settings| settings.search_domain.as_deref());
     let hostname = match (domain, settings.is_some_and(|settings| settings.include_namespace)) {
+        _ if by == By::Owner => super::clusterset::host(key),
         (None, _) => format!("{name}.{namespace}.svc.cluster.local"),
         (Some(domain), true) => format!("{name}.{namespace}.{domain}"),
         (Some(domain), false) => format!("{name}.{domain}"),
@@ -87,7 +111,8 @@ fn exportable<'a>(draft: &Draft<'a>, key: &'a Key, service: &'a Service) -> Resu
     if hostname.len() > HOST {
         return Err(format!("its name would have {} characters, more than {HOST}", hostname.len()));
     }
-    Ok(Exported { key, service, hostname, alias: domain.is_some(), ports })
+    let alias = by == By::Owner || domain.is_some();
+    Ok(Exported { key, service, hostname, alias, ports })
 }
 
 /// Of services that want one name the oldest has it: a newcomer must not take over its callers.
@@ -98,6 +123,8 @@ fn distinct<'a>(draft: &mut Draft<'a>, mut chosen: Vec<Exported<'a>>) -> Vec<Exp
     let mut kept: Vec<Exported<'a>> = Vec::with_capacity(chosen.len());
     for exported in chosen {
         match kept.last() {
+            // The rules and its owner want the same.
+            Some(holder) if holder.hostname == exported.hostname && holder.key == exported.key => {}
             Some(holder) if holder.hostname == exported.hostname => {
                 let ((namespace, name), (held_in, held_by)) = (exported.key, holder.key);
                 let host = &exported.hostname;
@@ -171,7 +198,7 @@ pub(super) fn objects(draft: &mut Draft<'_>, exported: &[Exported<'_>]) -> BTree
         name: "federation-ingress-gateway".into(),
         mesh: None,
         owner: Owner::Rules,
-        spec,
+        spec: spec.into(),
     });
     if ingress.kind == IngressType::OpenshiftRouter {
         behind_router(draft, &gateway, &discovery.0, &discovery.1, &discovery_host, DISCOVERY_PORT.into());
@@ -196,11 +223,18 @@ fn behind_router(
 ) {
     let namespace = draft.control_plane();
     let server_name = router_host(host, port);
-    let identity = format!("{service}/{service_namespace}/{port}");
+    let identity = format!("{host}/{port}");
     let push = |draft: &mut Draft<'_>, kind, wanted: String, spec: Value| {
         let name = draft.names.claim(kind, &namespace, &wanted, &identity);
         let namespace = namespace.clone();
-        draft.plan.objects.push(Object { kind, namespace, name, mesh: None, owner: Owner::Rules, spec });
+        draft.plan.objects.push(Object {
+            kind,
+            namespace,
+            name,
+            mesh: None,
+            owner: Owner::Rules,
+            spec: spec.into(),
+        });
     };
     let filter = json!({
         "workloadSelector": { "labels": gateway.selector },
@@ -253,5 +287,5 @@ fn alias(draft: &mut Draft<'_>, exported: &Exported<'_>) -> Object {
         "ports": ports,
         "endpoints": [endpoint],
     });
-    Object { kind: Kind::ServiceEntry, namespace, name, mesh: None, owner: Owner::Rules, spec }
+    Object { kind: Kind::ServiceEntry, namespace, name, mesh: None, owner: Owner::Rules, spec: spec.into() }
 }

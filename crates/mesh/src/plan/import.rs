@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{About, DISCOVERY_PORT, Draft, Kind, Object, Owner, REFUSALS, Reason, RemoteView};
+use super::memo::Specs;
+use super::{About, DISCOVERY_PORT, Draft, Kind, Object, Owner, REFUSALS, Reason, RemoteView, Spec};
 use crate::crd::{ImportedPort, ImportedServiceSpec, IngressType, Refusal, Remote, SaidBy};
 use crate::model::{Key, Labels, Offer, OfferedPort, Service, Sort, cluster_name};
 use crate::names::{dashed, router_host};
@@ -19,11 +21,13 @@ const TLS_MODE: (&str, &str) = ("security.istio.io/tlsMode", "istio");
 pub(super) struct Imported<'a> {
     pub(super) host: &'a str,
     /// All that offer it, in the order of the federation's remotes.
-    said: Vec<(&'a Remote, &'a Offer)>,
+    pub(super) said: Vec<(&'a Remote, &'a Arc<Offer>)>,
     /// Those of them that agree with the first.
-    pub(super) used: Vec<(&'a Remote, &'a Offer)>,
+    pub(super) used: Vec<(&'a Remote, &'a Arc<Offer>)>,
     /// Whether nothing here has the name too.
     pub(super) apart: bool,
+    /// Whether something here has it too, and callers reach that and the others alike.
+    pub(super) joined: bool,
 }
 
 impl Imported<'_> {
@@ -46,8 +50,8 @@ pub(super) fn merge<'a>(draft: &mut Draft<'a>) -> Vec<Imported<'a>> {
             draft.find(About::Rules, Reason::UnknownMesh, message);
         }
     }
-    let mut by_host: BTreeMap<(&str, &str), Imported<'a>> = BTreeMap::new();
-    for remote in super::subscribed(federation, rules) {
+    let mut by_host: BTreeMap<(&str, usize), Imported<'a>> = BTreeMap::new();
+    for (index, remote) in super::subscribed(federation, rules).into_iter().enumerate() {
         let Some(offers) = world.peers.get(&remote.id) else { continue };
         let (good, refused) = vet(remote, offers, &reserved);
         let told = refused.iter().take(REFUSALS).map(|(offer, reason)| Refusal {
@@ -67,10 +71,15 @@ pub(super) fn merge<'a>(draft: &mut Draft<'a>) -> Vec<Imported<'a>> {
             if !selectors.is_empty() && !select::any(selectors, &offer.labels) {
                 continue;
             }
-            // The original keeps meshes apart.
-            let mesh = if draft.is_original() { remote.id.as_str() } else { "" };
-            let fresh =
-                || Imported { host: &offer.hostname, said: Vec::new(), used: Vec::new(), apart: false };
+            // The original keeps meshes apart, in their order.
+            let mesh = if draft.is_original() { index } else { 0 };
+            let fresh = || Imported {
+                host: &offer.hostname,
+                said: Vec::new(),
+                used: Vec::new(),
+                apart: false,
+                joined: false,
+            };
             by_host.entry((&offer.hostname, mesh)).or_insert_with(fresh).said.push((remote, offer));
         }
     }
@@ -130,7 +139,7 @@ pub(super) fn objects(
     }
     for imported in imported {
         if let Some(alias) = aliases.get_mut(imported.host) {
-            join_alias(draft, imported, alias);
+            imported.joined = join_alias(draft, imported, alias);
         } else if let Some((key, service)) = local(draft, imported.host) {
             join_service(draft, imported, key, service);
         } else {
@@ -169,13 +178,13 @@ fn discovery(draft: &mut Draft<'_>, remote: &Remote) {
     if !draft.is_original() {
         spec["subjectAltNames"] = json!([format!("spiffe://{}", remote.principal())]);
     }
-    let object = |kind, name, spec| Object {
+    let object = |kind, name, spec: Value| Object {
         kind,
         namespace: namespace.clone(),
         name,
         mesh: Some(remote.id.clone()),
         owner: Owner::Federation,
-        spec,
+        spec: spec.into(),
     };
     let entry = object(Kind::ServiceEntry, format!("federation-discovery-service-{}", remote.id), spec);
     draft.plan.objects.push(entry);
@@ -202,46 +211,58 @@ fn local<'a>(draft: &Draft<'a>, host: &str) -> Option<(&'a Key, &'a Service)> {
 /// A name that is only elsewhere: one ServiceEntry with the gateways of all meshes that have it.
 fn apart(draft: &mut Draft<'_>, imported: &Imported<'_>) {
     let namespace = draft.control_plane();
-    let owner = record(draft, imported, namespace.clone());
-    let mut endpoints = Vec::new();
-    for &(remote, offer) in &imported.used {
-        endpoints.extend(gateways(draft, imported.host, remote, offer));
-    }
-    if !endpoints.is_empty() {
+    let specs = draft.memo.take(imported).unwrap_or_else(|| {
+        let found = draft.plan.findings.len();
+        let specs = Specs { record: said(imported), entry: entry(draft, imported) };
+        // What people must be told is found while it is made.
+        if draft.plan.findings.len() == found {
+            draft.memo.keep(imported, specs.clone());
+        }
+        specs
+    });
+    let owner = record(draft, imported, namespace.clone(), specs.record);
+    if let Some(spec) = specs.entry {
         let original = draft.is_original();
         let only = imported.used.first().filter(|_| original).map(|(remote, _)| remote.id.as_str());
         let suffix = only.map(|mesh| format!("-{mesh}")).unwrap_or_default();
         let wanted = format!("import-{}{suffix}", dashed(imported.host));
         let identity = format!("import {}{suffix}", imported.host);
         let name = draft.names.claim(Kind::ServiceEntry, &namespace, &wanted, &identity);
-        let mut spec = json!({
-            "hosts": [imported.host],
-            "ports": imported.ports().iter().map(entry_port).collect::<Vec<_>>(),
-            "resolution": resolution(endpoints.iter().filter_map(|endpoint| endpoint["address"].as_str())),
-            "endpoints": endpoints,
-            "location": "MESH_INTERNAL",
-        });
-        let identities = identities(imported);
-        if !identities.is_empty() {
-            spec["subjectAltNames"] = json!(identities);
-        }
-        let owner = owner.clone();
-        draft.plan.objects.push(Object {
-            kind: Kind::ServiceEntry,
-            namespace,
-            name,
-            mesh: None,
-            owner,
-            spec,
-        });
+        let (kind, owner) = (Kind::ServiceEntry, owner.clone());
+        draft.plan.objects.push(Object { kind, namespace, name, mesh: None, owner, spec });
     }
     server_names(draft, imported, owner);
 }
 
+/// What the entry of a name says; nothing if it has no endpoint.
+fn entry(draft: &mut Draft<'_>, imported: &Imported<'_>) -> Option<Spec> {
+    let mut endpoints = Vec::new();
+    for &(remote, offer) in &imported.used {
+        endpoints.extend(gateways(draft, imported.host, remote, offer));
+    }
+    if endpoints.is_empty() {
+        return None;
+    }
+    let mut spec = json!({
+        "hosts": [imported.host],
+        "ports": imported.ports().iter().map(entry_port).collect::<Vec<_>>(),
+        "resolution": resolution(endpoints.iter().filter_map(|endpoint| endpoint["address"].as_str())),
+        "endpoints": endpoints,
+        "location": "MESH_INTERNAL",
+    });
+    let identities = identities(imported);
+    if !identities.is_empty() {
+        spec["subjectAltNames"] = json!(identities);
+    }
+    Some(spec.into())
+}
+
 /// A name that we export too: the entry that points at our own service gets the others' gateways.
-fn join_alias(draft: &mut Draft<'_>, imported: &Imported<'_>, alias: &mut Object) {
+/// False if they cannot be joined.
+fn join_alias(draft: &mut Draft<'_>, imported: &Imported<'_>, alias: &mut Object) -> bool {
     let namespace = draft.control_plane();
-    let ours: BTreeSet<(Option<u64>, Option<&str>)> = alias.spec["ports"]
+    let mut spec = alias.spec.value();
+    let ours: BTreeSet<(Option<u64>, Option<&str>)> = spec["ports"]
         .as_array()
         .into_iter()
         .flatten()
@@ -250,25 +271,27 @@ fn join_alias(draft: &mut Draft<'_>, imported: &Imported<'_>, alias: &mut Object
     let theirs =
         imported.ports().iter().map(|port| (Some(port.number.into()), Some(port.name.as_str()))).collect();
     let agree = ours == theirs;
-    let owner = record(draft, imported, namespace);
+    let owner = record(draft, imported, namespace, said(imported));
     if !agree {
         let message =
             format!("{} is exported here with other ports; the local service alone answers", imported.host);
         draft.find(About::Imported(imported.host.to_owned()), Reason::NotJoined, message);
-        return;
+        return false;
     }
     for &(remote, offer) in &imported.used {
         let more = gateways(draft, imported.host, remote, offer);
-        if let Some(endpoints) = alias.spec["endpoints"].as_array_mut() {
+        if let Some(endpoints) = spec["endpoints"].as_array_mut() {
             endpoints.extend(more);
         }
     }
+    alias.spec = spec.into();
     server_names(draft, imported, owner);
+    true
 }
 
 /// A Service of the same name runs here: other meshes become more endpoints of it.
 fn join_service(draft: &mut Draft<'_>, imported: &Imported<'_>, key: &Key, service: &Service) {
-    let owner = record(draft, imported, key.0.clone());
+    let owner = record(draft, imported, key.0.clone(), said(imported));
     let offered: BTreeSet<u32> = imported.ports().iter().map(|port| port.number).collect();
     let tcp = || service.ports.iter().filter(|port| port.tcp);
     let why = if service.sort != Sort::Cluster || service.selector.is_empty() {
@@ -297,7 +320,7 @@ fn join_service(draft: &mut Draft<'_>, imported: &Imported<'_>, key: &Key, servi
             }
         }
         if remote.ingress.addresses.is_empty() {
-            addresses.extend(offer.endpoints.iter().map(|address| (address.clone(), Some(offer))));
+            addresses.extend(offer.endpoints.iter().map(|address| (address.clone(), Some(offer.as_ref()))));
         }
         // Whoever carries these labels is chosen by the Service: its own selector, never a peer's labels.
         let mut labels = service.selector.clone();
@@ -324,18 +347,15 @@ fn join_service(draft: &mut Draft<'_>, imported: &Imported<'_>, key: &Key, servi
                 name,
                 mesh: Some(remote.id.clone()),
                 owner: owner.clone(),
-                spec,
+                spec: spec.into(),
             });
         }
     }
     server_names(draft, imported, owner);
 }
 
-/// The ImportedService: what people look at, and whose end is the end of the rest.
-fn record(draft: &mut Draft<'_>, imported: &Imported<'_>, namespace: String) -> Owner {
-    if draft.is_original() {
-        return Owner::Federation;
-    }
+/// What the ImportedService of a name says.
+fn said(imported: &Imported<'_>) -> Spec {
     let (origin, origin_namespace) =
         imported.used.first().map(|(_, offer)| offer.origin()).unwrap_or_default();
     let labels = imported.used.first().map(|(_, offer)| offer.labels.clone()).unwrap_or_default();
@@ -344,8 +364,10 @@ fn record(draft: &mut Draft<'_>, imported: &Imported<'_>, namespace: String) -> 
         number: port.number,
         protocol: port.protocol.clone(),
     };
-    let said =
-        |&(remote, offer): &(&Remote, &Offer)| SaidBy { mesh: remote.id.clone(), offer: offer.clone() };
+    let said = |&(remote, offer): &(&Remote, &Arc<Offer>)| SaidBy {
+        mesh: remote.id.clone(),
+        offer: Offer::clone(offer),
+    };
     let spec = ImportedServiceSpec {
         name: origin.to_owned(),
         namespace: origin_namespace.to_owned(),
@@ -355,18 +377,19 @@ fn record(draft: &mut Draft<'_>, imported: &Imported<'_>, namespace: String) -> 
         meshes: imported.used.iter().map(|(remote, _)| remote.id.clone()).collect(),
         offers: imported.said.iter().map(said).collect(),
     };
+    serde_json::to_value(spec).unwrap_or_default().into()
+}
+
+/// The ImportedService: what people look at, and whose end is the end of the rest.
+fn record(draft: &mut Draft<'_>, imported: &Imported<'_>, namespace: String, spec: Spec) -> Owner {
+    if draft.is_original() {
+        return Owner::Federation;
+    }
     let name = draft.names.claim(Kind::ImportedService, &namespace, &dashed(imported.host), imported.host);
-    let spec = serde_json::to_value(spec).unwrap_or_default();
     let owner = Owner::Imported { namespace: namespace.clone(), name: name.clone() };
-    let owned_by = Owner::Federation;
-    draft.plan.objects.push(Object {
-        kind: Kind::ImportedService,
-        namespace,
-        name,
-        mesh: None,
-        owner: owned_by,
-        spec,
-    });
+    draft.plan.imports.insert((namespace.clone(), name.clone()), imported.host.to_owned());
+    let (kind, owned_by) = (Kind::ImportedService, Owner::Federation);
+    draft.plan.objects.push(Object { kind, namespace, name, mesh: None, owner: owned_by, spec });
     owner
 }
 
@@ -395,7 +418,14 @@ fn server_names(draft: &mut Draft<'_>, imported: &Imported<'_>, owner: Owner) {
         })
         .collect();
     let spec = json!({ "host": imported.host, "trafficPolicy": { "portLevelSettings": settings } });
-    draft.plan.objects.push(Object { kind: Kind::DestinationRule, namespace, name, mesh: None, owner, spec });
+    draft.plan.objects.push(Object {
+        kind: Kind::DestinationRule,
+        namespace,
+        name,
+        mesh: None,
+        owner,
+        spec: spec.into(),
+    });
 }
 
 /// The endpoints of a service in one mesh: its gateway, or its pods where the network is shared.

@@ -6,6 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
+use super::Spec;
 use crate::crd::{GROUP, VERSION};
 use crate::model::Labels;
 
@@ -47,11 +48,13 @@ pub enum Kind {
     VirtualService,
     /// OpenShift's.
     Route,
+    /// The Multi-Cluster Services API's.
+    ServiceImport,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::ImportedService,
         Self::PeerAuthentication,
         Self::AuthorizationPolicy,
@@ -62,6 +65,7 @@ impl Kind {
         Self::EnvoyFilter,
         Self::VirtualService,
         Self::Route,
+        Self::ServiceImport,
     ];
 
     /// Its name.
@@ -77,6 +81,7 @@ impl Kind {
             Self::EnvoyFilter => "EnvoyFilter",
             Self::VirtualService => "VirtualService",
             Self::Route => "Route",
+            Self::ServiceImport => "ServiceImport",
         }
     }
 
@@ -92,6 +97,7 @@ impl Kind {
             Self::EnvoyFilter => "envoyfilters",
             Self::VirtualService => "virtualservices",
             Self::Route => "routes",
+            Self::ServiceImport => "serviceimports",
         }
     }
 
@@ -103,6 +109,7 @@ impl Kind {
                 ("security.istio.io", if original { "v1beta1" } else { "v1" })
             }
             Self::Route => ("route.openshift.io", "v1"),
+            Self::ServiceImport => ("multicluster.x-k8s.io", "v1alpha1"),
             // The only version it has.
             Self::EnvoyFilter => ("networking.istio.io", "v1alpha3"),
             _ => ("networking.istio.io", if original { "v1alpha3" } else { "v1" }),
@@ -146,7 +153,7 @@ pub struct Object {
     /// Whose end is its end.
     pub owner: Owner,
     /// What it says.
-    pub spec: Value,
+    pub spec: Spec,
 }
 
 impl Object {
@@ -180,7 +187,7 @@ impl Object {
             "apiVersion": format!("{group}/{version}"),
             "kind": self.kind.name(),
             "metadata": metadata,
-            "spec": self.spec,
+            "spec": self.spec.value(),
         })
     }
 }

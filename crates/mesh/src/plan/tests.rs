@@ -1,5 +1,6 @@
 //! The tables of what follows from what, row by row, and every known defect of the original.
 
+mod clusterset;
 mod defects;
 mod imports;
 mod names;
@@ -28,6 +29,9 @@ fn world(value: Value) -> World {
     for (mesh, offers) in value["peers"].as_object().into_iter().flatten() {
         let offers: Vec<Offer> = serde_json::from_value(offers.clone()).unwrap();
         world.peers.insert(mesh.clone(), offers.into_iter().map(Arc::new).collect());
+    }
+    for key in value["serviceExports"].as_array().into_iter().flatten() {
+        world.service_exports.insert((text(&key[0]), text(&key[1])));
     }
     for (name, addresses) in value["resolved"].as_object().into_iter().flatten() {
         world.resolved.insert(name.clone(), serde_json::from_value(addresses.clone()).unwrap());
@@ -91,7 +95,7 @@ fn count(plan: &Plan, kind: Kind) -> usize {
 
 fn hosts(plan: &Plan) -> Vec<String> {
     let gateway = get(plan, Kind::Gateway, "istio-system", "federation-ingress-gateway");
-    serde_json::from_value(gateway.spec["servers"][0]["hosts"].clone()).unwrap()
+    serde_json::from_value(gateway.spec.value()["servers"][0]["hosts"].clone()).unwrap()
 }
 
 const DISCOVERY: &str = "federation-discovery-service-east.istio-system.svc.cluster.local";
@@ -128,13 +132,13 @@ fn the_gateway_opens_exactly_what_is_named() {
 fn only_known_identities_may_ask_discovery() {
     let plan = planned(json!([]), json!([]), |_| {});
     let strict = get(&plan, Kind::PeerAuthentication, "istio-system", "fds-strict-mtls");
-    assert_eq!(strict.spec["mtls"]["mode"], "STRICT");
+    assert_eq!(strict.spec.value()["mtls"]["mode"], "STRICT");
     let policy = get(&plan, Kind::AuthorizationPolicy, "istio-system", "fds-remotes-only");
-    let principals = &policy.spec["rules"][1]["from"][0]["source"]["principals"];
+    let principals = &policy.spec.value()["rules"][1]["from"][0]["source"]["principals"];
     assert_eq!(*principals, json!(["mesh.west/ns/istio-system/sa/federation-discovery-service-west"]));
     let alone = planned(json!([]), json!([]), |world| world["federation"]["remote"] = json!([]));
     let policy = get(&alone, Kind::AuthorizationPolicy, "istio-system", "fds-remotes-only");
-    assert_eq!(policy.spec["rules"], json!([{ "to": [{ "operation": { "notPorts": ["15080"] } }] }]));
+    assert_eq!(policy.spec.value()["rules"], json!([{ "to": [{ "operation": { "notPorts": ["15080"] } }] }]));
 }
 
 #[test]

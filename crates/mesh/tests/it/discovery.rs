@@ -17,7 +17,7 @@ use tarbet_mesh::fds::proto::discovery::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
 use tarbet_mesh::fds::{
-    Discovery, Heard, Limits, Snapshot, Subscription, TYPE_URL, Way, decode, encode, serve, subscribe,
+    Discovery, Heard, Limits, Snapshot, Subscription, TYPE_URL, Told, Way, decode, encode, serve, subscribe,
 };
 use tarbet_mesh::model::{Offer, OfferedPort};
 use tarbet_testbed::wait_for;
@@ -37,7 +37,7 @@ pub(crate) fn offer(name: &str) -> Offer {
 /// A running server of ours.
 pub(crate) struct Server {
     pub(crate) port: u16,
-    snapshots: watch::Sender<Option<Arc<Snapshot>>>,
+    told: watch::Sender<Option<Arc<Told>>>,
     stop: CancellationToken,
 }
 
@@ -55,10 +55,10 @@ impl Server {
 
     pub(crate) fn on(listener: TcpListener) -> Self {
         let port = listener.local_addr().unwrap().port();
-        let (snapshots, stop) = (watch::Sender::new(None), CancellationToken::new());
-        let discovery = Discovery::new(snapshots.subscribe(), stop.clone());
+        let (told, stop) = (watch::Sender::new(None), CancellationToken::new());
+        let discovery = Discovery::new(told.subscribe(), stop.clone());
         tokio::spawn(serve(listener, discovery, stop.clone()));
-        Self { port, snapshots, stop }
+        Self { port, told, stop }
     }
 
     fn export(&self, names: &[String], millis: u64) {
@@ -68,9 +68,10 @@ impl Server {
 
     /// Says these things in the name of a mesh.
     pub(crate) fn offer_as(&self, mesh: &str, offers: &[Offer], millis: u64) {
-        let before = self.snapshots.borrow().clone();
-        if let Some(snapshot) = Snapshot::after(before.as_deref(), mesh, offers, millis) {
-            self.snapshots.send_replace(Some(Arc::new(snapshot)));
+        let before = self.told.borrow().clone();
+        let last = before.as_ref().map(|before| before.everybody.as_ref());
+        if let Some(snapshot) = Snapshot::after(last, mesh, offers, millis) {
+            self.told.send_replace(Some(Arc::new(snapshot.into())));
         }
     }
 }

@@ -343,6 +343,9 @@ async fn one_replica_writes_all_answer_and_clean_up_leaves_nothing() {
     west.kubectl().apply(&service("shop", "more", 80, true)).await.unwrap();
     until(&kubectl, ENTRIES, "istio-system", "import-more-shop-svc-cluster-local", |_| true).await;
 
+    let found = tarbet_mesh::cleanup_plan(&other.client).await.unwrap();
+    assert_eq!((found.get("MeshFederation"), found.get("ServiceEntry")), (Some(&1), Some(&3)));
+    get(&kubectl, "meshfederations", "istio-system", "default").await.unwrap();
     let gone = tarbet_mesh::cleanup(&other.client).await.unwrap();
     assert_eq!(gone.get("MeshFederation"), Some(&1));
     let left = || async {

@@ -16,6 +16,49 @@ fn addresses(entry: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
+async fn a_service_for_one_mesh_alone_is_not_told_to_another() {
+    let (mut east, mut west, _turn) = two_meshes().await.unwrap();
+    let mut central = third_mesh("central").await.unwrap();
+    let (here, there, third) = (east.kubectl(), west.kubectl(), central.kubectl());
+    // West exports two, one of them only to east.
+    let mut two = federation("west", "east", "192.0.2.2");
+    let more = json!({ "id": "central", "network": "central", "ingress": { "addresses": ["192.0.2.3"] } });
+    two["spec"]["remote"].as_array_mut().unwrap().push(more);
+    there.apply(&two).await.unwrap();
+    let mut limited = rules("istio-system", json!([]));
+    limited["spec"]["export"]["onlyTo"] =
+        json!([{ "meshIDs": ["east"], "serviceSelectors": [{ "matchLabels": { "app": "pay" } }] }]);
+    there.apply(&limited).await.unwrap();
+    for name in ["pay", "open"] {
+        there.apply(&service("shop", name, 80, true)).await.unwrap();
+    }
+    for (kubectl, mesh) in [(&here, "east"), (&third, "central")] {
+        kubectl.apply(&federation(mesh, "west", "192.0.2.1")).await.unwrap();
+        kubectl.apply(&rules("istio-system", json!([{ "meshID": "west" }]))).await.unwrap();
+    }
+    west.start(Settings::default()).await;
+    let at = west.port();
+    east.start(Settings { peer: Some(("west", at)), ..Settings::default() }).await;
+    central.start(Settings { peer: Some(("west", at)), ..Settings::default() }).await;
+    let open = "import-open-shop-svc-cluster-local";
+    until(&here, ENTRIES, "istio-system", ENTRY, |_| true).await;
+    until(&here, ENTRIES, "istio-system", open, |_| true).await;
+    until(&third, ENTRIES, "istio-system", open, |_| true).await;
+    let offered = |object: &Value| object["status"]["remotes"][0]["offered"] == 1;
+    until(&third, "meshfederations", "istio-system", "default", offered).await;
+    until_gone(&third, ENTRIES, "istio-system", ENTRY).await;
+    // Whoever does not say who it is hears only what is for everybody.
+    assert_eq!(west.exported().await.unwrap(), ["open.shop.svc.cluster.local"]);
+
+    // The limit falls while all of them run.
+    let patch = r#"[{"op":"remove","path":"/spec/export/onlyTo"}]"#;
+    let words =
+        ["patch", "federationservicerules", "default", "-n", "istio-system", "--type=json", "-p", patch];
+    there.run(&words).await.unwrap();
+    until(&third, ENTRIES, "istio-system", ENTRY, |_| true).await;
+}
+
+#[tokio::test]
 async fn one_name_of_two_meshes_fails_over_and_conflicts_are_told() {
     let (mut east, mut west, _turn) = two_meshes().await.unwrap();
     let mut central = third_mesh("central").await.unwrap();

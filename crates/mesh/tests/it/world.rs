@@ -30,14 +30,20 @@ pub(crate) async fn install_definitions(plane: &ControlPlane) -> Result<()> {
     let _turn = TURN.lock().await;
     let mut definitions: Vec<Value> =
         crd::definitions().iter().map(serde_json::to_value).collect::<Result<_, _>>()?;
-    definitions.push(routes());
+    definitions.extend([routes(), multicluster("ServiceExport"), multicluster("ServiceImport")]);
     let kubectl = plane.kubectl();
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": definitions });
     kubectl
         .run_with_input(&["apply", "--server-side", "--force-conflicts", "-f", "-"], &list.to_string())
         .await?;
-    for kind in ["meshfederations", "federationservicerules", "importedservices", "routes.route.openshift.io"]
-    {
+    for kind in [
+        "meshfederations",
+        "federationservicerules",
+        "importedservices",
+        "routes.route.openshift.io",
+        "serviceexports.multicluster.x-k8s.io",
+        "serviceimports.multicluster.x-k8s.io",
+    ] {
         let look = || async { kubectl.run(&["get", kind, "--all-namespaces"]).await };
         eventually(SOON, "the definitions to be served", look).await?;
     }
@@ -64,6 +70,42 @@ fn routes() -> Value {
             "names": { "kind": "Route", "plural": "routes", "singular": "route", "listKind": "RouteList" },
             "versions": [{ "name": "v1", "served": true, "storage": true,
                 "schema": { "openAPIV3Schema": { "type": "object", "properties": { "spec": spec } } } }],
+        },
+    })
+}
+
+/// The two kinds of the Multi-Cluster Services API as far as they matter.
+fn multicluster(kind: &str) -> Value {
+    let text = json!({ "type": "string" });
+    let port = json!({ "type": "object", "required": ["port"], "properties": {
+        "name": text, "protocol": { "type": "string", "default": "TCP" }, "appProtocol": text,
+        "port": { "type": "integer" },
+    } });
+    let condition = json!({ "type": "object", "properties": {
+        "type": text, "status": text, "reason": text, "message": text,
+        "observedGeneration": { "type": "integer" }, "lastTransitionTime": text,
+    } });
+    let mut properties = json!({ "status": { "type": "object", "properties": {
+        "conditions": { "type": "array", "items": condition },
+        "clusters": { "type": "array", "items": { "type": "object", "properties": { "cluster": text } } },
+    } } });
+    if kind == "ServiceImport" {
+        properties["spec"] = json!({ "type": "object", "required": ["type", "ports"], "properties": {
+            "type": { "type": "string", "enum": ["ClusterSetIP", "Headless"] },
+            "ips": { "type": "array", "items": text },
+            "ports": { "type": "array", "items": port },
+        } });
+    }
+    let plural = format!("{}s", kind.to_lowercase());
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": format!("{plural}.multicluster.x-k8s.io"),
+            "annotations": { "api-approved.kubernetes.io": "https://github.com/kubernetes/enhancements/pull/1646" } },
+        "spec": {
+            "group": "multicluster.x-k8s.io", "scope": "Namespaced",
+            "names": { "kind": kind, "plural": plural, "singular": kind.to_lowercase(), "listKind": format!("{kind}List") },
+            "versions": [{ "name": "v1alpha1", "served": true, "storage": true, "subresources": { "status": {} },
+                "schema": { "openAPIV3Schema": { "type": "object", "properties": properties } } }],
         },
     })
 }
@@ -285,6 +327,9 @@ impl Mesh {
         tarbet_mesh::cleanup(&self.client).await?;
         self.kubectl().run(&["delete", "service", "--all", "-n", "shop"]).await?;
         self.kubectl().run(&["delete", "lease", "--all", "-n", "istio-system"]).await?;
+        self.kubectl()
+            .run(&["delete", "serviceexports.multicluster.x-k8s.io", "--all", "-n", "shop"])
+            .await?;
         let left = || async {
             let text = self.everything().await?;
             if text.is_empty() { Ok(()) } else { Err(anyhow::anyhow!("{text}")) }

@@ -176,3 +176,56 @@ fn pair(text: &str) -> Result<(String, String), String> {
         _ => Err("expected MESH=VALUE, such as west=10.0.0.7:15080".into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        mesh: MeshArgs,
+    }
+
+    fn told(config: MeshConfig, words: &[&str]) -> Result<MeshConfig, Problem> {
+        let line = Line::try_parse_from(std::iter::once(&"mesh").chain(words)).unwrap();
+        merged(config, &line.mesh)
+    }
+
+    #[test]
+    fn a_listener_for_a_mesh_needs_no_more_than_its_address() {
+        let words = ["--via-site", "west=lab", "--carry", "west=:15543", "--carry", "north=127.0.0.1:7"];
+        let config = told(MeshConfig::default(), &words).unwrap();
+        let west = &config.carry["west"];
+        assert_eq!(west.listen, "0.0.0.0:15543".parse().unwrap());
+        assert_eq!(west.gateway, "federation-ingress-gateway.istio-system.svc.cluster.local:15443");
+        assert_eq!((&west.advertise, config.carry.len()), (&None, 2));
+        assert_eq!(config.via_site["west"], "lab");
+    }
+
+    #[test]
+    fn the_flag_moves_the_listener_and_keeps_the_rest_of_the_file() {
+        let mut file = MeshConfig::default();
+        let mut carry = CarryConfig::at("127.0.0.1:1".parse().unwrap());
+        carry.gateway = "gate.west:443".into();
+        file.carry.insert("west".into(), carry);
+        let config = told(file, &["--carry", "west=127.0.0.1:15543"]).unwrap();
+        assert_eq!(config.carry["west"].listen, "127.0.0.1:15543".parse().unwrap());
+        assert_eq!(config.carry["west"].gateway, "gate.west:443");
+        assert!(told(MeshConfig::default(), &["--carry", "west=nowhere"]).is_err());
+    }
+
+    #[tokio::test]
+    async fn callers_are_told_the_pods_address_or_that_of_the_listener() {
+        let dialer = || Arc::new(tarbet_link::NetDialer::default());
+        let pod = Some(IpAddr::from([10, 0, 0, 9]));
+        let open = CarryConfig::at("0.0.0.0:0".parse().unwrap());
+        let known = carrier("west", &open, pod, dialer()).await.unwrap();
+        assert_eq!(known.advertise.host(), "10.0.0.9");
+        let error = carrier("west", &open, None, dialer()).await.err().unwrap();
+        assert!(error.to_string().contains("advertise"), "{error}");
+        let one = CarryConfig::at("127.0.0.1:0".parse().unwrap());
+        assert_eq!(carrier("west", &one, pod, dialer()).await.unwrap().advertise.host(), "127.0.0.1");
+    }
+}

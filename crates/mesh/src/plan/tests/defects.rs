@@ -32,10 +32,10 @@ fn labels_of_a_peer_select_no_workload_here() {
         json!([service("shop", "r", json!({}), http()), service("shop", "payments", json!({}), http())]);
     let plan = planned(services, json!([hostile.clone()]), |_| {});
     let workload = get(&plan, Kind::WorkloadEntry, "shop", "import-west-r-0");
-    assert_eq!(workload.spec["labels"], json!({ "app": "r", "security.istio.io/tlsMode": "istio" }));
+    assert_eq!(workload.spec.value()["labels"], json!({ "app": "r", "security.istio.io/tlsMode": "istio" }));
     let plan = planned(json!([]), json!([hostile]), |_| {});
     let entry = get(&plan, Kind::ServiceEntry, "istio-system", "import-r-shop-svc-cluster-local");
-    assert!(entry.spec["endpoints"][0]["labels"].get("topology.istio.io/network").is_none());
+    assert!(entry.spec.value()["endpoints"][0]["labels"].get("topology.istio.io/network").is_none());
 }
 
 #[test]
@@ -75,7 +75,10 @@ fn the_namespace_of_discovery_is_its_own() {
     assert_eq!(hosts(&plan), ["federation-discovery-service-east.federation.svc.cluster.local"]);
     get(&plan, Kind::EnvoyFilter, "istio-system", "sni-federation-discovery-service-east-federation-15080");
     let entry = get(&plan, Kind::ServiceEntry, "istio-system", "federation-discovery-service-west");
-    assert_eq!(entry.spec["hosts"], json!(["federation-discovery-service-west.fed.svc.cluster.local"]));
+    assert_eq!(
+        entry.spec.value()["hosts"],
+        json!(["federation-discovery-service-west.fed.svc.cluster.local"])
+    );
 }
 
 #[test]
@@ -121,4 +124,44 @@ fn names_that_join_alike_stay_apart() {
     assert_eq!(places.len(), all);
     assert_eq!((count(&plan, Kind::Route), count(&plan, Kind::EnvoyFilter)), (3, 3));
     assert_eq!((count(&plan, Kind::ImportedService), count(&plan, Kind::DestinationRule)), (3, 4));
+}
+
+#[test]
+fn a_named_target_port_is_the_number_at_the_pods() {
+    let ports = json!([{ "name": "http", "port": 80, "targetPort": "web" }]);
+    let mut world = world(json!({
+        "federation": { "local": east() },
+        "rules": { "export": { "serviceList": ["shop/*"] } },
+        "services": [service("shop", "r", json!({}), ports)],
+    }));
+    assert_eq!(exports(&world)[0].ports[0].target_port, 0, "no pod says it yet");
+    let pods = Backends { ports: [("http".to_owned(), 8080)].into(), ..Backends::default() };
+    world.backends.insert(("shop".into(), "r".into()), pods);
+    assert_eq!(exports(&world)[0].ports[0].target_port, 8080);
+}
+
+#[test]
+fn names_that_are_too_long_stay_legal_and_apart() {
+    let long = |last: char| format!("{}{last}", "x".repeat(62));
+    let services: Vec<Value> = ['a', 'b']
+        .map(|last| service(&"n".repeat(63), &long(last), json!({ "export": "true" }), http()))
+        .into();
+    let tail = format!("{}.{}.{}", "y".repeat(63), "z".repeat(63), "mesh.global");
+    let offers: Vec<Value> = ['a', 'b'].map(|last| offer(&format!("{}.{tail}", long(last)))).into();
+    let plan = planned(json!(services), json!(offers), |world| {
+        world["federation"]["local"]["ingress"] = json!({ "type": "openshift-router" });
+        world["federation"]["remote"][0]["ingress"]["type"] = json!("openshift-router");
+    });
+    let mut names: Vec<_> = plan.objects.iter().map(Object::place).collect();
+    assert!(names.iter().all(|(_, _, name)| name.len() <= 253));
+    names.dedup();
+    assert_eq!((names.len(), count(&plan, Kind::ImportedService)), (plan.objects.len(), 2));
+    let hosts: std::collections::BTreeSet<String> = plan
+        .objects
+        .iter()
+        .filter(|object| object.kind == Kind::Route)
+        .filter_map(|object| object.spec.value()["host"].as_str().map(str::to_owned))
+        .collect();
+    assert_eq!(hosts.len(), 3, "the two services and discovery");
+    assert!(hosts.iter().flat_map(|host| host.split('.')).all(|label| label.len() <= 63), "{hosts:?}");
 }

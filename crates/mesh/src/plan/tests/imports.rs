@@ -22,18 +22,24 @@ fn a_remote_service_becomes_one_service_entry() {
     );
     let imported = get(&plan, Kind::ImportedService, "istio-system", "r-shop-svc-cluster-local");
     assert_eq!(imported.owner, Owner::Federation);
-    assert_eq!(imported.spec["meshes"], json!(["west"]));
-    assert_eq!((&imported.spec["name"], &imported.spec["namespace"]), (&json!("r"), &json!("shop")));
+    assert_eq!(imported.spec.value()["meshes"], json!(["west"]));
+    assert_eq!(
+        (&imported.spec.value()["name"], &imported.spec.value()["namespace"]),
+        (&json!("r"), &json!("shop"))
+    );
     let owner = Owner::Imported { namespace: "istio-system".into(), name: "r-shop-svc-cluster-local".into() };
     assert_eq!(entry.owner, owner);
     let discovery = get(&plan, Kind::ServiceEntry, "istio-system", "federation-discovery-service-west");
     assert_eq!(
-        discovery.spec["hosts"],
+        discovery.spec.value()["hosts"],
         json!(["federation-discovery-service-west.istio-system.svc.cluster.local"])
     );
-    assert_eq!(discovery.spec["ports"], json!([{ "name": "grpc", "number": 15080, "protocol": "GRPC" }]));
     assert_eq!(
-        discovery.spec["subjectAltNames"],
+        discovery.spec.value()["ports"],
+        json!([{ "name": "grpc", "number": 15080, "protocol": "GRPC" }])
+    );
+    assert_eq!(
+        discovery.spec.value()["subjectAltNames"],
         json!(["spiffe://mesh.west/ns/istio-system/sa/federation-discovery-service-west"])
     );
     assert!(
@@ -51,7 +57,7 @@ fn a_host_name_is_left_to_dns_in_entries_and_resolved_for_workloads() {
     let plan = planned(json!([]), json!([offer("r.shop.svc.cluster.local")]), by_name);
     let entry = get(&plan, Kind::ServiceEntry, "istio-system", "import-r-shop-svc-cluster-local");
     assert_eq!(
-        (&entry.spec["resolution"], &entry.spec["endpoints"][0]["ports"]["http"]),
+        (&entry.spec.value()["resolution"], &entry.spec.value()["endpoints"][0]["ports"]["http"]),
         (&json!("DNS"), &json!(15443))
     );
     let local = || json!([service("shop", "r", json!({}), http())]);
@@ -63,7 +69,7 @@ fn a_host_name_is_left_to_dns_in_entries_and_resolved_for_workloads() {
         world["resolved"] = json!({ "gw.west.example": ["192.0.2.7", "2001:db8::7"] });
     });
     let workload = get(&plan, Kind::WorkloadEntry, "shop", "import-west-r-1");
-    assert_eq!(workload.spec["address"], "2001:db8::7");
+    assert_eq!(workload.spec.value()["address"], "2001:db8::7");
 }
 
 #[test]
@@ -120,7 +126,36 @@ fn the_router_of_a_remote_gets_server_names_it_can_read() {
     let name = "mtls-sni-federation-discovery-service-west-istio-system-svc-cluster-local";
     let rule = get(&plan, Kind::DestinationRule, "istio-system", name);
     assert_eq!(
-        rule.spec["trafficPolicy"]["tls"],
+        rule.spec.value()["trafficPolicy"]["tls"],
         json!({ "mode": "ISTIO_MUTUAL", "sni": "federation-discovery-service-west-15080.istio-system.svc.cluster.local" })
     );
+}
+
+#[test]
+fn what_was_rendered_before_changes_nothing() {
+    let offers: Vec<Value> = (0..4).map(|n| offer(&format!("s{n}.mesh.global"))).collect();
+    let mut world = super::world(json!({
+        "federation": { "local": east(), "remote": [west()] },
+        "rules": { "import": [{ "meshID": "west" }] },
+        "peers": { "west": offers },
+    }));
+    let mut memo = Memo::default();
+    let first = plan_again(&world, &mut memo);
+    assert_eq!(first, super::plan(&world));
+    // One offer changes, one goes, one comes, and then the way to all of them changes.
+    let told = world.peers.get_mut("west").unwrap();
+    let mut changed = Offer::clone(&told[0]);
+    changed.ports[0].number = 81;
+    told[0] = Arc::new(changed);
+    told.remove(2);
+    told.push(Arc::new(serde_json::from_value(offer("new.mesh.global")).unwrap()));
+    let second = plan_again(&world, &mut memo);
+    assert_eq!(second, super::plan(&world));
+    assert_ne!(second, first);
+    let mut moved = MeshFederationSpec::clone(world.federation.as_ref().unwrap());
+    moved.remote[0].ingress.port = 444;
+    world.federation = Some(Arc::new(moved));
+    let third = plan_again(&world, &mut memo);
+    assert_eq!(third, super::plan(&world));
+    assert_ne!(third, second);
 }

@@ -38,7 +38,7 @@ fn a_name_that_is_exported_here_and_there_is_one_entry() {
         world["rules"]["export"]["dnsSettings"] = json!({ "searchDomain": "mesh.global" });
     });
     let alias = get(&plan, Kind::ServiceEntry, "istio-system", "export-r-mesh-global");
-    assert_eq!(alias.spec["endpoints"].as_array().unwrap().len(), 3);
+    assert_eq!(alias.spec.value()["endpoints"].as_array().unwrap().len(), 3);
     assert_eq!(count(&plan, Kind::ServiceEntry), 2, "this one and that of discovery");
 }
 
@@ -85,15 +85,19 @@ fn calls_leave_through_the_egress_gateway() {
         world["federation"]["local"]["egress"] = json!({ "gateway": { "selector": { "app": "egress" }, "port": { "name": "https", "number": 443 } } });
     });
     let gateway = get(&plan, Kind::Gateway, "istio-system", "federation-egress-gateway");
-    assert_eq!(gateway.spec["servers"][0]["tls"]["mode"], "ISTIO_MUTUAL");
+    assert_eq!(gateway.spec.value()["servers"][0]["tls"]["mode"], "ISTIO_MUTUAL");
     let routes = get(&plan, Kind::VirtualService, "istio-system", "federation-egress-gateway");
-    assert_eq!(routes.spec["hosts"], json!(["r.shop.svc.cluster.local"]));
-    let first = &routes.spec["http"][0]["route"][0]["destination"];
+    assert_eq!(
+        routes.spec.value()["hosts"],
+        json!(["r.shop.svc.cluster.local", "r.shop.svc", "r.shop"]),
+        "the gateway is called by whatever the caller wrote"
+    );
+    let first = &routes.spec.value()["http"][0]["route"][0]["destination"];
     assert_eq!(
         *first,
         json!({ "host": "federation-egress-gateway.istio-system.svc.cluster.local", "port": { "number": 443 } })
     );
-    let second = &routes.spec["http"][1];
+    let second = &routes.spec.value()["http"][1];
     assert_eq!(
         second["route"][0]["destination"],
         json!({ "host": "r.shop.svc.cluster.local", "port": { "number": 9080 } })

@@ -20,9 +20,9 @@ fn three(offers_of_central: Value, change: impl FnOnce(&mut Value)) -> Plan {
 fn one_name_of_two_meshes_is_one_entry_and_the_first_mesh_wins() {
     let plan = three(json!([offer("r.mesh.global")]), |_| {});
     let entry = get(&plan, Kind::ServiceEntry, "istio-system", "import-r-mesh-global");
-    assert_eq!(entry.spec["endpoints"].as_array().unwrap().len(), 3);
+    assert_eq!(entry.spec.value()["endpoints"].as_array().unwrap().len(), 3);
     let imported = get(&plan, Kind::ImportedService, "istio-system", "r-mesh-global");
-    assert_eq!(imported.spec["meshes"], json!(["west", "central"]));
+    assert_eq!(imported.spec.value()["meshes"], json!(["west", "central"]));
     assert!(plan.findings.is_empty(), "{:?}", plan.findings);
 
     let differing: [(&str, Change); 3] = [
@@ -35,10 +35,10 @@ fn one_name_of_two_meshes_is_one_entry_and_the_first_mesh_wins() {
         change(&mut other);
         let plan = three(json!([other]), |_| {});
         let imported = get(&plan, Kind::ImportedService, "istio-system", "r-mesh-global");
-        assert_eq!(imported.spec["meshes"], json!(["west"]), "{what}");
-        assert_eq!(imported.spec["offers"].as_array().unwrap().len(), 2, "what was said is kept");
+        assert_eq!(imported.spec.value()["meshes"], json!(["west"]), "{what}");
+        assert_eq!(imported.spec.value()["offers"].as_array().unwrap().len(), 2, "what was said is kept");
         let entry = get(&plan, Kind::ServiceEntry, "istio-system", "import-r-mesh-global");
-        assert_eq!(entry.spec["endpoints"].as_array().unwrap().len(), 2, "{what}");
+        assert_eq!(entry.spec.value()["endpoints"].as_array().unwrap().len(), 2, "{what}");
         assert_eq!(plan.findings[0].about, About::Imported("r.mesh.global".into()), "{what}");
     }
 }
@@ -49,7 +49,7 @@ fn remotes_behind_different_ingresses_do_not_share_one_server_name() {
         world["federation"]["remote"][1]["ingress"]["type"] = json!("openshift-router");
     });
     let imported = get(&plan, Kind::ImportedService, "istio-system", "r-mesh-global");
-    assert_eq!(imported.spec["meshes"], json!(["west"]));
+    assert_eq!(imported.spec.value()["meshes"], json!(["west"]));
     assert!(
         !plan.objects.iter().any(|o| o.kind == Kind::DestinationRule && o.name == "mtls-sni-r-mesh-global")
     );
@@ -62,8 +62,8 @@ fn identities_and_locality_travel_with_the_offer() {
     told["locality"] = json!("eu/a");
     let plan = planned(json!([]), json!([told]), |_| {});
     let entry = get(&plan, Kind::ServiceEntry, "istio-system", "import-r-mesh-global");
-    assert_eq!(entry.spec["subjectAltNames"], json!(["spiffe://mesh.west/ns/shop/sa/r"]));
-    assert_eq!(entry.spec["endpoints"][0]["locality"], "eu/a");
+    assert_eq!(entry.spec.value()["subjectAltNames"], json!(["spiffe://mesh.west/ns/shop/sa/r"]));
+    assert_eq!(entry.spec.value()["endpoints"][0]["locality"], "eu/a");
     let mut world = world(json!({
         "federation": { "local": east() },
         "rules": { "export": { "serviceList": ["shop/*"] } },
@@ -96,8 +96,8 @@ fn in_one_network_endpoints_are_the_pods() {
         world["federation"]["remote"] = json!([{ "id": "west", "network": "one" }]);
     });
     let entry = get(&plan, Kind::ServiceEntry, "istio-system", "import-r-mesh-global");
-    assert_eq!(entry.spec["endpoints"][1]["address"], "10.2.0.2");
-    assert_eq!(entry.spec["endpoints"][0]["ports"], json!({ "http": 8080 }));
+    assert_eq!(entry.spec.value()["endpoints"][1]["address"], "10.2.0.2");
+    assert_eq!(entry.spec.value()["endpoints"][0]["ports"], json!({ "http": 8080 }));
     assert_eq!(count(&plan, Kind::ServiceEntry), 1);
     assert_eq!(plan.findings[0].reason, Reason::NoAddress);
 }

@@ -85,13 +85,7 @@ pub(crate) async fn walk(tour: &mut Tour, binary: &Path) -> Result<Meshes> {
         "A label in west exports the service; the call in east passes two Envoys and west's gateway, mutual TLS end to end",
         "kubectl --context west label service pay -n shop export=true\ncurl http://pay.shop.svc.cluster.local/",
         async {
-            west.kubectl().run(&["label", "service", "pay", "-n", "shop", "export=true"]).await?;
-            let body = eventually(SOON, "the answer", || async {
-                let (status, body) = lab.call(MeshLab::PAY).await?;
-                ensure!(status == 200, "{status}: {body}");
-                Ok(body)
-            })
-            .await?;
+            let body = exported_and_answered(west, &lab).await?;
             let imported = east.kubectl().run(&["get", "importedservices", "-A"]).await?;
             Ok(((), format!("{body}\n{imported}")))
         },
@@ -180,18 +174,23 @@ async fn through_the_link(
         "Exported again, the service answers through the link, and still sees the caller's own identity",
         "kubectl --context west label service pay -n shop export=true\ncurl http://pay.shop.svc.cluster.local/",
         async {
-            west.kubectl().run(&["label", "service", "pay", "-n", "shop", "export=true"]).await?;
-            let body = eventually(SOON, "the answer", || async {
-                let (status, body) = lab.call(MeshLab::PAY).await?;
-                ensure!(status == 200, "{status}: {body}");
-                Ok(body)
-            })
-            .await?;
+            let body = exported_and_answered(west, lab).await?;
             Ok(((), body))
         },
     )
     .await?;
     Ok(made)
+}
+
+/// Exports west's service and waits until a call from east is answered.
+async fn exported_and_answered(west: &ControlPlane, lab: &MeshLab) -> Result<String> {
+    west.kubectl().run(&["label", "service", "pay", "-n", "shop", "export=true"]).await?;
+    eventually(SOON, "the answer", || async {
+        let (status, body) = lab.call(MeshLab::PAY).await?;
+        ensure!(status == 200, "{status}: {body}");
+        Ok(body)
+    })
+    .await
 }
 
 async fn install(kubectl: &Kubectl) -> Result<()> {

@@ -24,7 +24,7 @@ codes! {
         whose: Caller, retry: false, http: 400, exit: 2,
         hop: "tarbet mesh cleanup, before anything was done",
         cause: "removing a federation cuts off its callers, so it must be confirmed",
-        remedy: "look at `tarbet mesh cleanup --plan`, then run `tarbet mesh cleanup --yes`",
+        remedy: "look at `tarbet mesh status`, then run `tarbet mesh cleanup --yes`",
         page: "Cleanup deletes the FederationServiceRules and the MeshFederation of the cluster, and then every object \
                that carries the label app.kubernetes.io/managed-by=tarbet-mesh. Services of this mesh are no longer \
                reachable from others, and imported ones no longer from here. A Helm uninstall runs it by itself."

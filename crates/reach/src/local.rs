@@ -139,7 +139,7 @@ pub struct Place {
 }
 
 impl LocalLinks {
-    /// Keeps a place for one more link of a site, if it has fewer than `most`; else says how many.
+    /// Keeps a place for one more link of a site, if its links and places are fewer than `most`; else says how many.
     pub fn reserve(&self, site: &SiteName, most: usize) -> Result<Place, usize> {
         let mut tables = self.lock();
         let links = tables.by_site.get(site).into_iter().flatten();

@@ -78,7 +78,7 @@ async fn places_are_counted_with_the_links() {
     let first = links.reserve(&lab, 2).ok().unwrap();
     let joined = rig::join("lab", World::named("a")).await;
     links.add(Arc::clone(&joined.held));
-    assert_eq!(links.reserve(&lab, 2).err(), Some(1));
+    assert_eq!(links.reserve(&lab, 2).err(), Some(2), "the link, and the place kept");
     drop(first);
     drop(links.reserve(&lab, 2).ok().unwrap());
     assert!(links.lock().reserved.is_empty());

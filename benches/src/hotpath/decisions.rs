@@ -20,22 +20,9 @@ pub(super) fn policy() -> Result<Box<dyn FnMut()>> {
     }))
 }
 
-/// A request of a public cluster is read, and its next step chosen.
-pub(super) fn job() -> Result<Box<dyn FnMut()>> {
-    let request = include_bytes!("../../../fuzz/corpus/internal_request/seed");
-    Ok(Box::new(|| tarbet_jobs::fuzz::request(request)))
-}
-
-/// A pod is read, and what it means on this host is worked out.
-pub(super) fn pod() -> Result<Box<dyn FnMut()>> {
-    let pod = include_bytes!("../../../fuzz/corpus/pod/seed");
-    Ok(Box::new(|| tarbet_pods::fuzz::pod(pod)))
-}
-
-/// A service of a peer is read and vetted.
-pub(super) fn offer() -> Result<Box<dyn FnMut()>> {
-    let offer = include_bytes!("../../../fuzz/corpus/federated_service/json");
-    Ok(Box::new(|| tarbet_mesh::fuzz::offer(offer)))
+/// Bytes from outside are read, and what they mean is worked out.
+pub(super) fn read(data: &'static [u8], reader: fn(&[u8])) -> Box<dyn FnMut()> {
+    Box::new(move || reader(data))
 }
 
 /// A tag of a hundred members is resolved.

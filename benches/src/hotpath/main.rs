@@ -11,11 +11,15 @@ type Path = fn() -> Result<Box<dyn FnMut()>>;
 const PATHS: [(&str, Path); 6] = [
     ("request", request::request),
     ("policy", decisions::policy),
-    ("job", decisions::job),
-    ("pod", decisions::pod),
     ("tag", decisions::tag),
-    ("offer", decisions::offer),
+    ("job", || Ok(decisions::read(JOB, tarbet_jobs::fuzz::request))),
+    ("pod", || Ok(decisions::read(POD, tarbet_pods::fuzz::pod))),
+    ("offer", || Ok(decisions::read(OFFER, tarbet_mesh::fuzz::offer))),
 ];
+
+const JOB: &[u8] = include_bytes!("../../../fuzz/corpus/internal_request/seed");
+const POD: &[u8] = include_bytes!("../../../fuzz/corpus/pod/seed");
+const OFFER: &[u8] = include_bytes!("../../../fuzz/corpus/federated_service/json");
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -47,7 +47,8 @@ async fn targets(machine: &Machine) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn permit_lists_follow_the_pods_of_a_node_and_of_a_service() {
-    let plane = &shared_pair().await.unwrap().private;
+    // A cluster of its own: its exported service would appear in the meshes of other tests.
+    let plane = &shared_pair().await.unwrap().private.beside("crossing-nets").await.unwrap();
     let (kubectl, machine) = (plane.kubectl(), Machine::new().await);
     let namespace = plane.unique_namespace("follow").await.unwrap();
     let node = format!("node-{namespace}");

@@ -132,7 +132,8 @@ async fn carrier(
     let advertise = match (&carry.advertise, own) {
         (Some(told), _) => parse(told)?,
         (None, Some(ip)) => {
-            Address::new(ip.to_string(), carry.listen.port()).map_err(|error| invalid(error.to_string()))?
+            let port = listener.local_addr().map_or(carry.listen.port(), |bound| bound.port());
+            Address::new(ip.to_string(), port).map_err(|error| invalid(error.to_string()))?
         }
         (None, None) => {
             let cause = "callers need an address: set `advertise`, POD_IP, or listen at one address";

@@ -115,9 +115,14 @@ async fn the_second_only_looks_and_takes_over_what_a_dead_first_had_begun() {
     assert_eq!(told.headers()["location"], resource(&world.url, "west", "far"));
     assert_eq!(told.json::<Value>().await.unwrap()["code"], "TB-4206");
     assert_eq!(rest(Method::PUT, there, body).await.0, 200, "those who follow get there");
-    let (status, list) =
-        rest(Method::GET, format!("{}/namespaces/default/resources", world.second.rest), Value::Null).await;
-    assert_eq!((status, list.as_array().unwrap().len()), (200, 2), "{list}");
+    // It follows what the first writes.
+    eventually(PATIENCE, "the second shows both", || async {
+        let url = format!("{}/namespaces/default/resources", world.second.rest);
+        let (status, list) = rest(Method::GET, url, Value::Null).await;
+        if (status, list.as_array().unwrap().len()) == (200, 2) { Ok(()) } else { Err(list.to_string()) }
+    })
+    .await
+    .unwrap();
     let rpc = format!("http://127.0.0.1:{}", world.clouds.second.server.rpc_port);
     let mut controller = ControllerClient::connect(rpc).await.unwrap();
     let find = || FindUnusedAddressSpacesRequest { sizes: vec![0] };

@@ -29,6 +29,11 @@ impl Product {
         Ok(Self { binary: binary.into(), folder })
     }
 
+    /// Its binary.
+    pub fn binary(&self) -> &Path {
+        &self.binary
+    }
+
     /// Its folder.
     pub fn folder(&self) -> &Folder {
         &self.folder
@@ -73,12 +78,13 @@ impl Product {
 
     /// Starts a gateway. `store` is its section in YAML flow style, such as `{kind: memory}`.
     pub async fn gateway(&self, name: &str, store: &str, extra: &[&str]) -> Result<Gateway> {
-        let ports = Lease::block(5)?;
+        let ports = Lease::block(6)?;
         let folder = self.folder.path();
         let tls = format!("{{authority_folder: {}}}", folder.join("authority").display());
         let config = format!(
             "store: {store}\n\
              observability: {{listen: '127.0.0.1:{observe}'}}\n\
+             console: {{listen: '127.0.0.1:{console}'}}\n\
              shutdown: {{deadline: 10s}}\n\
              gateway:\n  name: {name}\n  admin_token_file: {token}\n  recheck: 1s\n  \
              agents: {{listen: '127.0.0.1:{agents}', tls: {tls}}}\n  \
@@ -90,6 +96,7 @@ impl Product {
             api = ports.port(2),
             kubernetes = ports.port(3),
             private = ports.port(4),
+            console = ports.port(5),
             token = self.admin_token().display(),
             secret = folder.join("gateways.secret").display(),
         );
@@ -220,6 +227,16 @@ impl Gateway {
     /// The listener of other gateways.
     pub fn private(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports.port(4))
+    }
+
+    /// The console, if it was started with `--console`.
+    pub fn console(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ports.port(5))
+    }
+
+    /// What the console answers at this path.
+    pub async fn console_page(&self, path: &str) -> Result<String> {
+        crate::http::get(self.ports.port(5), path).await
     }
 
     /// A number on its metrics page: the sum of all lines whose name begins so.

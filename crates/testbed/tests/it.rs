@@ -15,4 +15,5 @@ mod it {
     mod sentinel;
     mod slurm;
     mod tekton;
+    mod tour;
 }

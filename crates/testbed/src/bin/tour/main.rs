@@ -5,6 +5,7 @@
 
 mod crossings;
 mod far;
+mod follow;
 mod jobs;
 mod mesh;
 mod nets;
@@ -25,15 +26,22 @@ async fn main() -> ExitCode {
     let walk = async {
         let binary =
             std::env::args_os().nth(1).map(PathBuf::from).context("usage: tour PATH-OF-TARBET [CHAPTER]")?;
+        // Commands that it prints are for any folder.
+        let binary = binary.canonicalize().with_context(|| format!("there is no {}", binary.display()))?;
         match std::env::args().nth(2).as_deref() {
             None => Box::pin(walk(&mut tour, binary)).await,
-            Some("nets") => Box::pin(nets::walk(&mut tour, &Product::new(binary)?)).await,
-            Some(other) => anyhow::bail!("there is no chapter `{other}` that stands alone; there is `nets`"),
+            Some("reach") => stay(&reach::walk(&mut tour, &binary).await?).await,
+            Some("nets") => Box::pin(nets::walk(&mut tour, &Product::new(binary)?, None)).await,
+            Some(other) => {
+                anyhow::bail!("there is no chapter `{other}` that stands alone; there are `reach` and `nets`")
+            }
         }
     };
+    // A tour that stays hears Ctrl-C itself: that is its good end.
     let ended = tokio::select! {
+        biased;
         ended = walk => ended,
-        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted; what was started is being removed")),
+        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted; what was started has been removed")),
     };
     tour.close(ended)
 }
@@ -45,9 +53,14 @@ async fn walk(tour: &mut Tour, binary: PathBuf) -> Result<()> {
     let _crossings = crossings::walk(tour, &reach, jobs, &pods).await?;
     let _mesh = Box::pin(mesh::walk(tour, &binary)).await?;
     let _far = far::walk(tour, &reach).await?;
-    nets::walk(tour, &reach.product).await?;
-    if std::env::var_os("KEEP").is_some_and(|keep| !keep.is_empty() && keep != "0") {
-        reach.stay().await;
+    nets::walk(tour, &reach.product, Some(&reach.plane)).await?;
+    stay(&reach).await
+}
+
+/// Stays where it is, if that was wished with `KEEP=1`.
+async fn stay(scene: &reach::Scene) -> Result<()> {
+    match std::env::var_os("KEEP") {
+        Some(keep) if !keep.is_empty() && keep != "0" => scene.stay().await,
+        _ => Ok(()),
     }
-    Ok(())
 }

@@ -6,17 +6,18 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tarbet_testbed::product::{Agent, Product};
-use tarbet_testbed::{Lease, Netlab, eventually};
+use tarbet_testbed::{ControlPlane, Lease, Netlab, eventually};
 
+use crate::follow;
 use crate::steps::{Tour, chapter};
 
 const SOON: Duration = Duration::from_mins(1);
 const PORT: u16 = 8000;
 /// A connection that is denied is given up after this.
-const DENIED: Duration = Duration::from_secs(1);
+pub(crate) const DENIED: Duration = Duration::from_secs(1);
 
-struct World<'a> {
-    product: &'a Product,
+pub(crate) struct World<'a> {
+    pub(crate) product: &'a Product,
     lab: Netlab,
     server: String,
     _clouds: [Agent; 2],
@@ -24,7 +25,8 @@ struct World<'a> {
     _ports: Lease,
 }
 
-pub(crate) async fn walk(tour: &mut Tour, product: &Product) -> Result<()> {
+/// With a cluster that has the virtual node `edge`, tags follow its pods as well.
+pub(crate) async fn walk(tour: &mut Tour, product: &Product, cluster: Option<&ControlPlane>) -> Result<()> {
     chapter("Nets: who may talk to whom, across two clouds, by name");
     let world = tour
         .step(
@@ -124,6 +126,9 @@ pub(crate) async fn walk(tour: &mut Tour, product: &Product) -> Result<()> {
         },
     )
     .await?;
+    if let Some(plane) = cluster {
+        follow::walk(tour, &world, plane, (web, worker)).await?;
+    }
     tour.step(
         "Removing the machines and what nothing needs any more leaves nothing behind",
         "tarbet glide resource delete east web\ntarbet glide resource delete west worker\ntarbet glide prune",
@@ -186,7 +191,7 @@ impl<'a> World<'a> {
         self.product.command(&whole).await
     }
 
-    async fn glide(&self, args: &[&str]) -> Result<String> {
+    pub(crate) async fn glide(&self, args: &[&str]) -> Result<String> {
         let (code, said) = self.ask(args).await?;
         ensure!(code == Some(0), "tarbet glide {} ended with {code:?}: {said}", args.join(" "));
         Ok(said)
@@ -215,7 +220,13 @@ impl<'a> World<'a> {
         Ok(address)
     }
 
-    async fn reaches(&self, cloud: &str, name: &str, to: SocketAddr, patience: Duration) -> Result<bool> {
+    pub(crate) async fn reaches(
+        &self,
+        cloud: &str,
+        name: &str,
+        to: SocketAddr,
+        patience: Duration,
+    ) -> Result<bool> {
         self.lab.reaches(&self.netns(cloud, name), to, patience).await
     }
 

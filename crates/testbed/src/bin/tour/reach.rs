@@ -35,9 +35,9 @@ pub(crate) async fn walk(tour: &mut Tour, binary: &Path) -> Result<Scene> {
     let (first, mut second) = tour
         .step(
             "Two equal gateways that share the Redis; agents and callers may use either",
-            "tarbet gateway -c gateway-1.yaml\ntarbet gateway -c gateway-2.yaml",
+            "tarbet gateway -c gateway-1.yaml --console\ntarbet gateway -c gateway-2.yaml",
             async {
-                let first = product.gateway("gateway-1", &store, &[]).await?;
+                let first = product.gateway("gateway-1", &store, &["--console"]).await?;
                 let second = product.gateway("gateway-2", &store, &[]).await?;
                 let shown = format!("agents dial {} or {}", first.agents(), second.agents());
                 Ok(((first, second), shown))
@@ -126,6 +126,19 @@ pub(crate) async fn walk(tour: &mut Tour, binary: &Path) -> Result<Scene> {
         },
     )
     .await?;
+    tour.step(
+        "The console, a page inside the gateway, shows what just happened, the refusal included",
+        &format!("curl {}/api/requests        # or open it in a browser", first.console()),
+        async {
+            let page = first.console_page("/").await?;
+            ensure!(page.contains("<html"), "not a page: {page}");
+            let told: Vec<Value> = serde_json::from_str(&first.console_page("/api/requests").await?)?;
+            let about_lab = told.iter().filter(|request| request["site"] == "lab").count();
+            ensure!(about_lab > 2, "{told:?}");
+            Ok(((), format!("{about_lab} requests to `lab` are told there, with who asked and every hop")))
+        },
+    )
+    .await?;
     Ok(Scene { _redis: redis, plane, product, gateway: first, _agent: agent })
 }
 
@@ -147,21 +160,24 @@ async fn login(
 
 impl Scene {
     /// Keeps everything up until Ctrl-C.
-    pub(crate) async fn stay(&self) {
+    pub(crate) async fn stay(&self) -> Result<()> {
         chapter("Staying up until Ctrl-C");
-        let kubeconfig = self.product.folder().path().join("lab.kubeconfig");
-        note(&format!("export KUBECONFIG={}; kubectl --context lab get all -A", kubeconfig.display()));
+        let (kubeconfig, token) =
+            (self.product.folder().path().join("lab.kubeconfig"), self.product.admin_token());
+        note(&format!("console: {}", self.gateway.console()));
+        note(&format!("   its lock opens with the token in {}", token.display()));
+        note("at a terminal:");
+        note(&format!("   alias tarbet={}", self.product.binary().display()));
         note(&format!(
-            "export TARBET_SERVER={} TARBET_CA_FILE={}",
+            "   export TARBET_SERVER={} TARBET_CA_FILE={} TARBET_TOKEN_FILE={}",
             self.gateway.api(),
-            self.product.authority().display()
+            self.product.authority().display(),
+            token.display()
         ));
-        note(&format!("export TARBET_TOKEN_FILE={}; tarbet site list", self.product.admin_token().display()));
-        note(&format!(
-            "curl {}/readyz; the site itself: {}",
-            self.gateway.observability(),
-            self.plane.server()
-        ));
-        std::future::pending::<()>().await;
+        note("   tarbet site list");
+        note(&format!("   kubectl --kubeconfig {} --context lab get all -A", kubeconfig.display()));
+        tokio::signal::ctrl_c().await?;
+        note("removing everything");
+        Ok(())
     }
 }

@@ -13,6 +13,8 @@ mod faults;
 #[cfg(test)]
 mod fuzz;
 #[cfg(test)]
+mod glide;
+#[cfg(test)]
 mod guides;
 #[cfg(test)]
 mod jobs;

@@ -8,9 +8,6 @@ use super::frame::{blocks, root};
 const PROGRAMS: [&str; 9] =
     ["tarbet", "kubectl", "helm", "docker", "curl", "sudo", "istioctl", "systemctl", "redis-cli"];
 
-/// Pages that still show commands which nothing runs.
-const NOT_YET: [&str; 1] = ["nets.md"];
-
 #[test]
 fn every_block_of_commands_is_run_or_says_why_not() {
     let mut pages: Vec<_> =
@@ -34,7 +31,6 @@ fn every_block_of_commands_is_run_or_says_why_not() {
         let has_commands = blocks(&page).iter().any(|(kind, _)| *kind == "console");
         assert!(!has_commands || followed(&name), "{name} has commands, and no test follows it");
     }
-    wrong.retain(|line| !NOT_YET.iter().any(|page| line.starts_with(page)));
     assert_eq!(wrong, Vec::<String>::new());
 }
 

@@ -151,7 +151,7 @@ impl Guide {
         self
     }
 
-    /// With a network, processes and a `/run` of its own: the usual ports are free, and all ends with it.
+    /// With a network, processes, `/run` and `/var/lib/tarbet` of its own: the usual ports are free, and all ends with it.
     pub(super) fn apart(mut self) -> Self {
         self.apart = true;
         self
@@ -186,7 +186,8 @@ impl Guide {
         let mut script = String::from("exec 2>&1\nset -eo pipefail\n");
         if self.apart {
             script.push_str(
-                "mount -t tmpfs tmpfs /run\nmkdir -p /run/netns /run/lock\nip link set lo up\nset -u\n",
+                "mount -t tmpfs tmpfs /run\nmkdir -p /run/netns /run/lock /var/lib/tarbet\n\
+                 mount -t tmpfs tmpfs /var/lib/tarbet\nip link set lo up\nset -u\n",
             );
         } else {
             script.push_str("trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n");

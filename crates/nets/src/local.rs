@@ -13,6 +13,7 @@ mod make;
 mod names;
 mod nft;
 mod plan;
+mod six;
 mod state;
 mod vpn;
 mod wan;
@@ -20,6 +21,7 @@ mod wan;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ipnet::Ipv6Net;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tarbet_store::Store;
@@ -42,6 +44,10 @@ pub struct LocalConfig {
     pub wan: String,
     /// Where the files of VPNs are kept. Not below /run, which each VPN has to itself.
     pub folder: PathBuf,
+    /// New networks have IPv6 as well, below this prefix of at most 32 bits; IPv4 only if absent. Local
+    /// clouds may name the same one.
+    #[schemars(with = "Option<String>")]
+    pub ipv6: Option<Ipv6Net>,
     /// What this cloud does for anybody.
     pub policy: Policy,
 }
@@ -52,6 +58,7 @@ impl Default for LocalConfig {
             prefix: "tarbet".into(),
             wan: "tarbet-wan".into(),
             folder: "/var/lib/tarbet/local".into(),
+            ipv6: None,
             policy: Policy::default(),
         }
     }
@@ -102,6 +109,9 @@ impl Local {
         names::part("wan", &config.wan)?;
         if config.folder.starts_with("/run") || config.folder.starts_with("/var/run") {
             return Err(Error::invalid("folder", "must not be below /run"));
+        }
+        if config.ipv6.is_some_and(|prefix| !six::has_room(prefix)) {
+            return Err(Error::invalid("ipv6", "must be a prefix of at most 32 bits"));
         }
         let records = Records::new(store, name)?;
         let state = records.load().await?;

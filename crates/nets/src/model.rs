@@ -64,8 +64,16 @@ impl SharedKey {
     /// Letters and digits only: one cloud refuses `/`, another `+`.
     pub fn from_random(bytes: [u8; 32]) -> Self {
         const ALPHABET: &[u8; 64] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789Zz";
-        // Six bits a character; the two repeated letters cost a hundredth of a bit each.
-        Self(bytes.iter().map(|byte| char::from(ALPHABET[usize::from(byte & 63)])).collect())
+        // Six bits a character; the two repeated letters cost a hundredth of a bit each. The first has five
+        // and is a letter: AWS takes no key that begins with a zero.
+        let bits = std::iter::once(31).chain(std::iter::repeat(63));
+        Self(
+            bytes
+                .iter()
+                .zip(bits)
+                .map(|(byte, bits)| char::from(ALPHABET[usize::from(byte & bits)]))
+                .collect(),
+        )
     }
 
     /// A key from the wire.
@@ -148,6 +156,13 @@ mod tests {
         assert_eq!(key.expose().len(), 32);
         assert!(key.expose().bytes().all(|b| b.is_ascii_alphanumeric()), "{}", key.expose());
         assert!(!format!("{key:?}").contains(key.expose()));
+        for byte in 0..=255 {
+            assert!(
+                SharedKey::from_random([byte; 32])
+                    .expose()
+                    .starts_with(|first: char| first.is_ascii_alphabetic())
+            );
+        }
     }
 
     #[test]

@@ -39,6 +39,12 @@ pub fn needs(rules: &[Rule], own: &Owner, map: &Map) -> Result<BTreeSet<Need>, E
                     ));
                 }
                 Place::Known(owners) => {
+                    if target.addr().is_ipv6() && owners.iter().any(|owner| owner.cloud != own.cloud) {
+                        return Err(Error::invalid(
+                            format!("{}.targets", permission.name),
+                            format!("{target} is IPv6 in another cloud, and VPNs carry IPv4 only"),
+                        ));
+                    }
                     found.extend(owners.into_iter().filter(|owner| owner.space != own.space).map(|owner| {
                         if owner.cloud == own.cloud { Need::Peering(owner) } else { Need::Vpn(owner) }
                     }));
@@ -65,7 +71,13 @@ mod tests {
 
     #[test]
     fn each_place_has_its_need() {
-        let spaces = [("east", "10.0.0.0/16"), ("east", "10.1.0.0/16"), ("west", "10.2.0.0/16")];
+        let spaces = [
+            ("east", "10.0.0.0/16"),
+            ("east", "10.1.0.0/16"),
+            ("west", "10.2.0.0/16"),
+            ("west", "fd00:1::/64"),
+            ("east", "fd00:2::/64"),
+        ];
         let mappings = spaces.map(|(cloud, space)| Mapping {
             spaces: vec![space.parse().unwrap()],
             cloud: cloud.into(),
@@ -89,6 +101,8 @@ mod tests {
             [Need::Vpn(owner("west", "10.2.0.0/16")), Need::Public]
         );
         assert!(of(&["10.3.0.1"]).is_err());
+        assert_eq!(of(&["fd00:2::4"]).unwrap(), [Need::Peering(owner("east", "fd00:2::/64"))]);
+        assert!(of(&["fd00:1::4"]).is_err(), "no VPN carries IPv6");
         assert!(of(&[]).unwrap().is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! AWS: networks, security groups, machines and peerings through EC2's query API.
+//! AWS: networks, security groups, machines, peerings and VPNs through EC2's query API.
 //!
 //! Everything is found by its tags `Name` and `Namespace`, which are given in the call that makes it.
 
@@ -6,8 +6,10 @@ mod api;
 mod cloud;
 mod machine;
 mod network;
+mod public;
 mod rules;
 pub mod sigv4;
+mod vpn;
 mod xml;
 
 use std::collections::BTreeMap;

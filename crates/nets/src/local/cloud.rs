@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use ipnet::{IpNet, Ipv4Net};
 
 use super::state::{Hub, Machine, MachineName, Network, NetworkName, Peer, Tunnel};
-use super::{Local, names, require_root, wan};
+use super::{Local, names, require_root, six, wan};
 use crate::cloud::{Cloud, Held, Need, NewConnections, NewGateway, NewResource, OldConnections, needs};
 use crate::controller::ConnectRequest;
 use crate::error::Error;
@@ -60,12 +60,12 @@ fn region(description: &str) -> Result<String, Error> {
     Ok(region.into())
 }
 
-/// Machines have IPv4 addresses only, so a permission for others could never let anything pass.
-fn refuse_ipv6(rules: &[Rule]) -> Result<(), Error> {
+/// Refuses the first target that is IPv6 and not carried, and says why.
+fn refuse_ipv6(rules: &[Rule], carried: impl Fn(&IpNet) -> bool, why: &str) -> Result<(), Error> {
     for permission in rules {
-        if let Some(target) = rule::targets(permission)?.iter().find(|target| target.addr().is_ipv6()) {
-            let message = format!("{target} is IPv6, and the local cloud has IPv4 only");
-            return Err(Error::invalid(format!("{}.targets", permission.name), message));
+        let targets = rule::targets(permission)?;
+        if let Some(target) = targets.iter().find(|target| target.addr().is_ipv6() && !carried(target)) {
+            return Err(Error::invalid(format!("{}.targets", permission.name), format!("{target} {why}")));
         }
     }
     Ok(())
@@ -92,23 +92,34 @@ impl Local {
 
     /// Makes what the rules need beside the permission.
     async fn provide(&self, name: &MachineName, rules: &[Rule]) -> Result<(), Error> {
-        let space = self.lock().networks.get(&name.network).map(|network| IpNet::from(network.space));
-        let space = space.ok_or_else(|| Error::Internal(format!("{} has no network", name.name)))?;
-        let inside = rules
-            .iter()
-            .map(rule::targets)
-            .collect::<Result<Vec<_>, _>>()?
-            .concat()
-            .iter()
-            .all(|target| space.contains(target));
-        if inside {
+        let (network, local) = {
+            let state = self.lock();
+            let local: Vec<IpNet> = state.networks.values().flat_map(Network::spaces).collect();
+            (state.networks.get(&name.network).cloned(), local)
+        };
+        let network = network.ok_or_else(|| Error::Internal(format!("{} has no network", name.name)))?;
+        if network.space6.is_none() {
+            refuse_ipv6(rules, |_| false, "is IPv6, and this network of the local cloud has IPv4 only")?;
+        }
+        let targets = rules.iter().map(rule::targets).collect::<Result<Vec<_>, _>>()?.concat();
+        if targets.iter().all(|target| network.spaces().any(|space| space.contains(target))) {
             return Ok(());
         }
+        let carried = |target: &IpNet| local.iter().any(|space| space.contains(target));
+        refuse_ipv6(rules, carried, "is IPv6 and outside of this local cloud, which its VPNs do not carry")?;
         let namespace = &name.network.namespace;
-        let own = Owner { cloud: self.name.clone(), namespace: namespace.clone(), deployment: None, space };
+        let own = Owner {
+            cloud: self.name.clone(),
+            namespace: namespace.clone(),
+            deployment: None,
+            space: network.space.into(),
+        };
         let map = Map::new(&self.controller.used_spaces().await?);
-        for need in needs(rules, &own, &map)? {
+        let needs = needs(rules, &own, &map)?;
+        let ours = |owner: &Owner| network.spaces().any(|space| space == owner.space);
+        for need in needs {
             match need {
+                Need::Peering(owner) if ours(&owner) => {}
                 Need::Peering(owner) => self.peer(&name.network, &owner).await?,
                 Need::Public => self.open_public(namespace).await?,
                 Need::Vpn(owner) => {
@@ -123,7 +134,8 @@ impl Local {
         let _turn = self.shape.lock().await;
         let changed = {
             let mut state = self.lock();
-            let found = state.networks.iter().find(|(_, network)| IpNet::from(network.space) == other.space);
+            let has = |network: &Network| network.spaces().any(|space| space == other.space);
+            let found = state.networks.iter().find(|(_, network)| has(network));
             let Some(peer) = found.map(|(name, _)| name.clone()) else {
                 return Err(Error::Internal(format!("{} is reported as ours and is not", other.space)));
             };
@@ -227,7 +239,7 @@ impl Cloud for Local {
         let mappings = deployments.iter().map(|deployment| Mapping {
             spaces: state
                 .networks_in(&deployment.namespace)
-                .map(|(_, network)| network.space.into())
+                .flat_map(|(_, network)| network.spaces())
                 .collect(),
             cloud: self.name.clone(),
             namespace: deployment.namespace.clone(),
@@ -257,7 +269,8 @@ impl Cloud for Local {
         let fresh = {
             let mut state = self.lock();
             let fresh = !state.networks.contains_key(&network);
-            let made = Network { space, peers: BTreeSet::default(), next_port: 1 };
+            let space6 = self.config.ipv6.map(|prefix| six::space(prefix, space));
+            let made = Network { space, space6, peers: BTreeSet::default(), next_port: 1 };
             fresh.then(|| state.networks.entry(network.clone()).or_insert(made).clone())
         };
         if let Some(made) = &fresh {
@@ -274,11 +287,12 @@ impl Cloud for Local {
                     what: "CreateResource".into(),
                     said: format!("the network {} is full", self.names.network(&network)),
                 })?;
-                let port = state.networks.get_mut(&network).map_or(1, |network| {
+                let (port, space6) = state.networks.get_mut(&network).map_or((1, None), |network| {
                     network.next_port += 1;
-                    network.next_port - 1
+                    (network.next_port - 1, network.space6)
                 });
-                let machine = Machine { ip, port, rules: BTreeMap::new() };
+                let ip6 = space6.map(|space| six::beside(space, ip));
+                let machine = Machine { ip, ip6, port, rules: BTreeMap::new() };
                 state.machines.insert(name.clone(), machine.clone());
                 machine
             }
@@ -304,7 +318,6 @@ impl Cloud for Local {
         require_root()?;
         let name = self.machine_name(namespace, uri)?;
         rule::check(&rules).map_err(Error::Invalid)?;
-        refuse_ipv6(&rules)?;
         self.provide(&name, &rules).await?;
         let _turn = self.turns.turn(uri).await;
         self.set_rules(&name, |known| known.extend(rules.into_iter().map(|rule| (rule.name.clone(), rule))))
@@ -420,8 +433,9 @@ impl Cloud for Local {
 
     async fn network_spaces(&self, deployment: &Deployment, space: IpNet) -> Result<Vec<IpNet>, Error> {
         let state = self.lock();
-        let spaces = state.networks_in(&deployment.namespace).map(|(_, network)| IpNet::from(network.space));
-        Ok(spaces.filter(|own| own.contains(&space)).collect())
+        let mut networks = state.networks_in(&deployment.namespace).map(|(_, network)| network);
+        let found = networks.find(|network| network.spaces().any(|own| own.contains(&space)));
+        Ok(found.into_iter().flat_map(Network::spaces).collect())
     }
 
     async fn set_flags(&self, _: Flags) -> Result<(), Error> {
@@ -521,8 +535,10 @@ mod tests {
     #[test]
     fn what_has_no_ipv6_says_so() {
         let rule = |target: &str| Rule { name: "r".into(), targets: vec![target.into()], ..Rule::default() };
-        refuse_ipv6(&[rule("10.0.0.4")]).unwrap();
-        let Err(Error::Invalid(mistakes)) = refuse_ipv6(&[rule("2001:db8::1")]) else { panic!("accepted") };
+        let local = |target: &IpNet| "fd00::/64".parse::<IpNet>().unwrap().contains(target);
+        refuse_ipv6(&[rule("10.0.0.4"), rule("fd00::4")], local, "why").unwrap();
+        let refused = refuse_ipv6(&[rule("2001:db8::1")], local, "is far");
+        let Err(Error::Invalid(mistakes)) = refused else { panic!("accepted") };
         assert_eq!(mistakes[0].field, "r.targets");
     }
 

@@ -193,6 +193,16 @@ fn filter(netns: &str, rules: &str) -> Result<(), Error> {
     checked(&format!("[{netns}] nft -f -"), output).map(drop)
 }
 
+/// What a filter reads like once it is loaded, from a namespace that is there for nothing else.
+pub(super) async fn rendered(rules: String) -> Result<String, Error> {
+    blocking(move || {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "sh", "-c", "nft -f - && nft -j list ruleset"]);
+        checked("unshare --net nft -f -", finish(command, Some(rules.as_bytes())))
+    })
+    .await
+}
+
 /// Does something with the thread moved into a namespace. The thread is not used again.
 pub(super) fn inside<T: Send + 'static>(
     netns: &str,

@@ -27,19 +27,14 @@ impl Local {
             let whole = seen.netns.contains(&self.names.machine(name))
                 && seen.has_link(&self.names.network(&name.network), &format!("v{}", machine.port));
             if !whole {
-                steps.extend(plan::machine(&self.names, name, machine, network.space, &seen));
+                steps.extend(plan::machine(&self.names, name, machine, network, &seen));
             }
         }
         for (name, network) in &state.networks {
             // Each peering is written down at both ends; one of them makes it.
             for peer in network.peers.iter().filter(|peer| name < *peer) {
                 if let Some(other) = state.networks.get(peer) {
-                    steps.extend(plan::peering(
-                        &self.names,
-                        (name, network.space),
-                        (peer, other.space),
-                        &seen,
-                    ));
+                    steps.extend(plan::peering(&self.names, (name, network), (peer, other), &seen));
                 }
             }
         }
@@ -71,16 +66,16 @@ impl Local {
 
     pub(super) async fn make_machine(&self, name: &MachineName) -> Result<(), Error> {
         let seen = self.look(vec![self.names.network(&name.network)]).await?;
-        let (machine, space) = {
+        let (machine, network) = {
             let state = self.lock();
             let (Some(machine), Some(network)) =
                 (state.machines.get(name), state.networks.get(&name.network))
             else {
                 return Ok(());
             };
-            (machine.clone(), network.space)
+            (machine.clone(), network.clone())
         };
-        kernel::carry_out(plan::machine(&self.names, name, &machine, space, &seen)).await
+        kernel::carry_out(plan::machine(&self.names, name, &machine, &network, &seen)).await
     }
 
     /// Writes the filter of a network anew from what is written down.
@@ -96,12 +91,12 @@ impl Local {
     pub(super) async fn make_peering(&self, a: &NetworkName, b: &NetworkName) -> Result<(), Error> {
         let (low, high) = if a < b { (a, b) } else { (b, a) };
         let seen = self.look(vec![self.names.network(low)]).await?;
-        let spaces = {
+        let networks = {
             let state = self.lock();
-            state.networks.get(low).zip(state.networks.get(high)).map(|(low, high)| (low.space, high.space))
+            state.networks.get(low).cloned().zip(state.networks.get(high).cloned())
         };
-        let Some((space_low, space_high)) = spaces else { return Ok(()) };
-        kernel::carry_out(plan::peering(&self.names, (low, space_low), (high, space_high), &seen)).await
+        let Some((network_low, network_high)) = networks else { return Ok(()) };
+        kernel::carry_out(plan::peering(&self.names, (low, &network_low), (high, &network_high), &seen)).await
     }
 
     pub(super) async fn unmake_peering(&self, a: &NetworkName, b: &NetworkName) -> Result<(), Error> {

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::Ipv4Addr;
 
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::names::Names;
-use super::nft;
 use super::state::{Machine, MachineName, Network, NetworkName, State};
+use super::{nft, six};
 
 /// The hub's address towards each network; only ever asked for on that one cable.
 pub(super) const HUB: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
@@ -89,9 +89,25 @@ pub(super) fn netns(name: &str, routes: bool, seen: &Seen) -> Vec<Step> {
     steps
 }
 
+/// IPv6 for the interfaces that come into a namespace from now on, with no address but those given to them.
+fn speaks_ipv6(netns: &str) -> Vec<Step> {
+    let set = |key, value| Step::Set { netns: netns.to_owned(), key, value };
+    vec![
+        set("ipv6/conf/default/disable_ipv6", "0"),
+        set("ipv6/conf/default/addr_gen_mode", "1"),
+        set("ipv6/conf/default/accept_ra", "0"),
+        set("ipv6/conf/default/accept_redirects", "0"),
+    ]
+}
+
 /// The address of the network itself.
 pub(super) fn gateway(space: Ipv4Net) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(space.network()) + 1)
+}
+
+/// The same in IPv6.
+fn gateway6(space: Ipv4Net, space6: Ipv6Net) -> std::net::Ipv6Addr {
+    six::beside(space6, gateway(space))
 }
 
 /// A network with its filter, which denies everything before the first machine is plugged in. `renew`
@@ -103,19 +119,30 @@ pub(super) fn network(
     renew: bool,
     seen: &Seen,
 ) -> Vec<Step> {
-    let Some(Network { space, .. }) = state.networks.get(name) else { return Vec::new() };
+    let Some(Network { space, space6, .. }) = state.networks.get(name) else { return Vec::new() };
     let here = names.network(name);
     let mut steps = netns(&here, true, seen);
     let new = !seen.has_link(&here, "br0");
     if new {
         steps.push(Step::Set { netns: here.clone(), key: "bridge/bridge-nf-call-iptables", value: "1" });
-        steps.push(ip(&here, "link add br0 type bridge"));
+        if space6.is_some() {
+            let set = |key| Step::Set { netns: here.clone(), key, value: "1" };
+            steps.extend([set("bridge/bridge-nf-call-ip6tables"), set("ipv6/conf/all/forwarding")]);
+            steps.extend(speaks_ipv6(&here));
+        }
+        // Neighbours are asked by multicast, which a bridge that listens in on groups would keep back.
+        steps.push(ip(&here, "link add br0 type bridge mcast_snooping 0"));
     }
     if new || renew || !steps.is_empty() {
         let machines = state.machines_of(name).map(|(_, machine)| machine);
         steps.push(Step::Filter { netns: here.clone(), rules: nft::network(machines) });
     }
     steps.push(ip(&here, &format!("addr replace {}/{} dev br0", gateway(*space), space.prefix_len())));
+    if let Some(space6) = space6 {
+        steps.push(ip(&here, &format!("addr replace {}/64 dev br0 nodad", gateway6(*space, *space6))));
+        // For those who are not here themselves, neighbours are asked from an address of the link.
+        steps.push(ip(&here, "addr replace fe80::1/64 dev br0 nodad"));
+    }
     steps.push(ip(&here, "link set br0 up"));
     steps
 }
@@ -125,13 +152,17 @@ pub(super) fn machine(
     names: &Names,
     name: &MachineName,
     machine: &Machine,
-    space: Ipv4Net,
+    on: &Network,
     seen: &Seen,
 ) -> Vec<Step> {
     let (here, network) = (names.machine(name), names.network(&name.network));
+    let (space, six) = (on.space, on.space6.zip(machine.ip6));
     let port = format!("v{}", machine.port);
     let mut steps = netns(&here, false, seen);
     if !seen.has_link(&network, &port) || !steps.is_empty() {
+        if six.is_some() {
+            steps.extend(speaks_ipv6(&here));
+        }
         steps.push(unplug(&network, &port));
         steps.push(ip(&network, &format!("link add {port} type veth peer name eth0 netns {here}")));
     }
@@ -142,14 +173,18 @@ pub(super) fn machine(
         ip(&here, "link set eth0 up"),
         ip(&here, &format!("route replace default via {}", gateway(space))),
     ]);
+    if let Some((space6, ip6)) = six {
+        steps.push(ip(&here, &format!("addr replace {ip6}/64 dev eth0 nodad")));
+        steps.push(ip(&here, &format!("route replace default via {} dev eth0", gateway6(space, space6))));
+    }
     steps
 }
 
 /// A cable between two networks of one cloud, and the routes over it.
 pub(super) fn peering(
     names: &Names,
-    a: (&NetworkName, Ipv4Net),
-    b: (&NetworkName, Ipv4Net),
+    a: (&NetworkName, &Network),
+    b: (&NetworkName, &Network),
     seen: &Seen,
 ) -> Vec<Step> {
     let (here, there) = (names.network(a.0), names.network(b.0));
@@ -159,9 +194,18 @@ pub(super) fn peering(
         steps.push(unplug(&there, &to_a));
         steps.push(ip(&here, &format!("link add {to_b} type veth peer name {to_a} netns {there}")));
     }
-    for (netns, port, space) in [(&here, &to_b, b.1), (&there, &to_a, a.1)] {
+    for (netns, port, space) in [(&here, &to_b, b.1.space), (&there, &to_a, a.1.space)] {
         steps.push(ip(netns, &format!("link set {port} up")));
         steps.push(ip(netns, &format!("route replace {space} via {} dev {port} onlink", gateway(space))));
+    }
+    if let (Some(space_a), Some(space_b)) = (a.1.space6, b.1.space6) {
+        // Nobody answers here for the address of a bridge, so each end of the cable has one of its own.
+        for (netns, port, own, other, space) in
+            [(&here, &to_b, "fe80::1", "fe80::2", space_b), (&there, &to_a, "fe80::2", "fe80::1", space_a)]
+        {
+            steps.push(ip(netns, &format!("addr replace {own}/64 dev {port} nodad")));
+            steps.push(ip(netns, &format!("route replace {space} via {other} dev {port}")));
+        }
     }
     steps
 }
@@ -246,7 +290,12 @@ mod tests {
 
     fn sample() -> (Names, NetworkName, State) {
         let name = NetworkName { namespace: "default".into(), region: "r".into() };
-        let network = Network { space: "10.0.0.0/16".parse().unwrap(), peers: BTreeSet::new(), next_port: 1 };
+        let network = Network {
+            space: "10.0.0.0/16".parse().unwrap(),
+            space6: None,
+            peers: BTreeSet::new(),
+            next_port: 1,
+        };
         let state = State { networks: BTreeMap::from([(name.clone(), network)]), ..State::default() };
         (Names::new("t", "east"), name, state)
     }

@@ -1,9 +1,9 @@
 //! What a local cloud should be: networks, machines, peerings, tunnels. Written down before it is made.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 use tarbet_store::{Record, Store, Table};
 
@@ -14,6 +14,9 @@ use crate::model::{Rule, SharedKey};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Network {
     pub(super) space: Ipv4Net,
+    /// Its IPv6 prefix, where it has one.
+    #[serde(default)]
+    pub(super) space6: Option<Ipv6Net>,
     /// Networks it is peered with.
     #[serde(default)]
     pub(super) peers: BTreeSet<NetworkName>,
@@ -21,10 +24,19 @@ pub(super) struct Network {
     pub(super) next_port: u32,
 }
 
+impl Network {
+    /// All its spaces.
+    pub(super) fn spaces(&self) -> impl Iterator<Item = IpNet> {
+        std::iter::once(IpNet::from(self.space)).chain(self.space6.map(IpNet::from))
+    }
+}
+
 /// A machine on a network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Machine {
     pub(super) ip: Ipv4Addr,
+    #[serde(default)]
+    pub(super) ip6: Option<Ipv6Addr>,
     /// Names its port on the bridge and its chains in the filter.
     pub(super) port: u32,
     #[serde(default)]
@@ -159,17 +171,17 @@ impl State {
 
     /// Whether a rule on either side needs the two networks peered.
     pub(super) fn needs_peering(&self, a: &NetworkName, b: &NetworkName) -> bool {
-        let (Some(space_a), Some(space_b)) = (self.networks.get(a), self.networks.get(b)) else {
+        let (Some(network_a), Some(network_b)) = (self.networks.get(a), self.networks.get(b)) else {
             return false;
         };
-        let reaches = |from: &NetworkName, to: Ipv4Net| {
-            let to = ipnet::IpNet::from(to);
+        let reaches = |from: &NetworkName, to: &Network| {
+            let meets = |target: &IpNet| to.spaces().any(|to| to.contains(target) || target.contains(&to));
             self.machines_of(from).flat_map(|(_, machine)| machine.rules.values()).any(|rule| {
                 let targets = crate::plan::rule::targets(rule).unwrap_or_default();
-                targets.iter().any(|target| to.contains(target) || target.contains(&to))
+                targets.iter().any(meets)
             })
         };
-        reaches(a, space_b.space) || reaches(b, space_a.space)
+        reaches(a, network_b) || reaches(b, network_a)
     }
 }
 

@@ -280,6 +280,7 @@ mod tests {
         };
         let network = Network {
             space: "10.0.0.0/16".parse().unwrap(),
+            space6: None,
             peers: std::collections::BTreeSet::default(),
             next_port: 1,
         };

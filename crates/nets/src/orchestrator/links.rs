@@ -125,7 +125,16 @@ impl Inner {
                     bgp_addresses: crate::cloud::addresses_from("tunnels", &link.addresses(side))?,
                     space: end.spaces.first().and_then(|text| crate::plan::target::parse(text)),
                 };
-                let gateway = self.places.cloud(&end.cloud)?.create_gateway(new).await?;
+                let asked_again = end.connected;
+                let cloud = end.cloud.clone();
+                let gateway = self.places.cloud(&cloud)?.create_gateway(new).await?;
+                if asked_again && gateway.addresses.is_empty() {
+                    return Err(Error::Cloud {
+                        cloud,
+                        what: "CreateVpnGateway".into(),
+                        said: "it is connected and does not tell its addresses".into(),
+                    });
+                }
                 link.end_mut(side).gateway = Some(gateway);
             }
             Step::MakeKey => link.key = Some(SharedKey::from_random(rand::random())),
@@ -143,6 +152,10 @@ impl Inner {
     pub(super) async fn disconnect(&self, name: &str) -> Result<(), Error> {
         let _turn = self.turns.turn(&format!("link {name}")).await;
         let Some(mut link) = self.links.get(name).await? else { return Ok(()) };
+        // An end that lost its tunnels may have other addresses with the next ones.
+        for side in [Side::A, Side::B] {
+            link.end_mut(side).gateway = None;
+        }
         for side in [Side::A, Side::B] {
             // From here on the link counts as broken, so that a new request mends it.
             link.end_mut(side).connected = false;

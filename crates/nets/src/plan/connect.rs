@@ -26,12 +26,14 @@ pub struct Pair {
     pub tunnels: u8,
     /// Routes by BGP; otherwise each end is told the other's prefixes.
     pub bgp: bool,
-    /// Azure takes only some addresses inside tunnels.
+    /// Azure and AWS take only some addresses inside tunnels.
     pub azure: bool,
 }
 
-/// Why AWS is connected to none.
-pub const AWS_ALONE: &str = "aws tells its gateway's addresses only once it knows the other end's";
+/// AWS tells where its tunnels end only once it knows where the other ends are.
+fn is_late(cloud: &str) -> bool {
+    cloud == "aws"
+}
 
 /// The table of pairs. A name that is none of the public clouds is a cloud of our own kind.
 pub fn pair(a: &str, b: &str) -> Result<Pair, ConnectError> {
@@ -39,15 +41,12 @@ pub fn pair(a: &str, b: &str) -> Result<Pair, ConnectError> {
         return Err(ConnectError::Same(a.into()));
     }
     let is = |name: &str| a == name || b == name;
-    if is("aws") {
-        return Err(ConnectError::Pair(a.into(), b.into(), AWS_ALONE));
-    }
-    match (is("azure"), is("gcp"), is("ibm")) {
-        (true, _, true) => Ok(Pair { tunnels: 2, bgp: false, azure: true }),
-        (_, _, true) => {
+    match (is("azure"), is("ibm")) {
+        (true, true) => Ok(Pair { tunnels: 2, bgp: false, azure: true }),
+        (false, true) => {
             Err(ConnectError::Pair(a.into(), b.into(), "ibm has no BGP, and only azure takes static routes"))
         }
-        (azure, _, false) => Ok(Pair { tunnels: 2, bgp: true, azure }),
+        (azure, false) => Ok(Pair { tunnels: 2, bgp: true, azure: azure || is("aws") }),
     }
 }
 
@@ -131,8 +130,9 @@ impl Link {
     /// has one record whoever asks.
     pub fn new(a: End, b: End) -> Result<Self, ConnectError> {
         let pair = pair(&a.cloud, &b.cloud)?;
-        // Azure's side comes first, as its addresses in the tunnels must.
-        let first = |end: &End| (end.cloud != "azure", end.cloud.clone(), end.namespace.clone());
+        // The first side has the first host of each tunnel, which AWS always takes; then comes Azure's.
+        let first =
+            |end: &End| (end.cloud != "aws", end.cloud != "azure", end.cloud.clone(), end.namespace.clone());
         let (a, b) = if first(&a) <= first(&b) { (a, b) } else { (b, a) };
         Ok(Self { pair, a, b, tunnels: Vec::new(), key: None, spaces_known: false })
     }
@@ -154,12 +154,24 @@ impl Link {
             Step::MakeGateway(Side::B)
         } else if self.key.is_none() {
             Step::MakeKey
-        } else if !self.a.connected {
-            Step::Connect(Side::A)
-        } else if !self.b.connected {
-            Step::Connect(Side::B)
         } else {
-            Step::Done
+            self.next_connection()
+        }
+    }
+
+    /// An end is told of the other when the other's addresses are known. One that has none is asked for them
+    /// again once it was told.
+    fn next_connection(&self) -> Step {
+        let sides = [Side::A, Side::B];
+        let told = |end: &End| end.gateway.as_ref().is_some_and(|gateway| !gateway.addresses.is_empty());
+        let open = |side: &Side| !self.ends(*side).0.connected;
+        let ready = sides.iter().find(|side| open(side) && told(self.ends(**side).1));
+        let silent = sides.iter().find(|side| !open(side) && !told(self.ends(**side).0));
+        match (ready, silent, sides.iter().find(|side| open(side))) {
+            (Some(side), ..) => Step::Connect(*side),
+            (None, Some(side), Some(_)) => Step::MakeGateway(*side),
+            (None, None, Some(side)) => Step::Connect(*side),
+            (None, _, None) => Step::Done,
         }
     }
 
@@ -208,7 +220,10 @@ impl Link {
             }
             Step::AskSpaces(_) => self.spaces_known = true,
             Step::MakeGateway(side) => {
-                self.end_mut(side).gateway = Some(Gateway { asn: 0, addresses: vec![] });
+                let end = self.end_mut(side);
+                let addresses =
+                    if is_late(&end.cloud) && !end.connected { vec![] } else { vec![nowhere.to_string()] };
+                end.gateway = Some(Gateway { asn: 0, addresses });
             }
             Step::MakeKey => self.key = Some(SharedKey::new("")),
             Step::Connect(side) => self.end_mut(side).connected = true,
@@ -245,7 +260,9 @@ mod tests {
 
     #[test]
     fn the_table_of_pairs() {
-        assert!(pair("aws", "azure").is_err() && pair("local", "aws").is_err());
+        assert_eq!(pair("aws", "azure").unwrap(), Pair { tunnels: 2, bgp: true, azure: true });
+        assert_eq!(pair("local", "aws").unwrap(), Pair { tunnels: 2, bgp: true, azure: true });
+        assert!(matches!(pair("aws", "ibm"), Err(ConnectError::Pair(..))));
         assert_eq!(pair("azure", "gcp").unwrap(), Pair { tunnels: 2, bgp: true, azure: true });
         assert_eq!(pair("ibm", "azure").unwrap(), Pair { tunnels: 2, bgp: false, azure: true });
         assert_eq!(pair("east", "west").unwrap(), Pair { tunnels: 2, bgp: true, azure: false });
@@ -256,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_has_one_name_and_azure_comes_first() {
+    fn a_pair_has_one_name_and_some_come_first() {
         let one = Link::new(end("gcp"), end("azure")).unwrap();
         let other = Link::new(end("azure"), end("gcp")).unwrap();
         assert_eq!(one.name(), other.name());
@@ -275,8 +292,29 @@ mod tests {
     }
 
     #[test]
+    fn aws_is_told_first_and_then_asked_where_its_tunnels_end() {
+        use Side::{A, B};
+        let link = Link::new(end("acme"), end("aws")).unwrap();
+        assert_eq!(link.a.cloud, "aws", "the first host is its own");
+        let wanted = [
+            Step::ChooseAddresses,
+            Step::MakeGateway(A),
+            Step::MakeGateway(B),
+            Step::MakeKey,
+            Step::Connect(A),
+            Step::MakeGateway(A),
+            Step::Connect(B),
+        ];
+        assert_eq!(link.remaining(), wanted);
+        goes_on_where_it_was(link);
+    }
+
+    #[test]
     fn a_stop_anywhere_goes_on_where_it_was() {
-        let mut link = Link::new(end("east"), end("west")).unwrap();
+        goes_on_where_it_was(Link::new(end("east"), end("west")).unwrap());
+    }
+
+    fn goes_on_where_it_was(mut link: Link) {
         let all = link.remaining();
         for done in 0..=all.len() {
             assert_eq!(link.remaining(), all[done..], "after {done} steps");

@@ -1,6 +1,7 @@
 //! AWS's plugin against moto, which others wrote to stand in for it.
 
 mod proxy;
+mod ways;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +37,8 @@ struct Bed {
     proxy: Proxy,
     controller: Arc<RemoteController>,
     clock: SimClock,
-    _running: Running,
+    gcp: Arc<MemoryCloud>,
+    running: Running,
     _listening: Vec<Listening>,
     _moto: Process,
     _folder: Folder,
@@ -68,7 +70,7 @@ impl Bed {
         let served = Arc::new(open(&url, &controller, &clock));
         let gcp = Arc::new(MemoryCloud::new("gcp", controller.clone()));
         let at = bed::serve(tarbet_nets::cloud::serve(served, "aws")).await;
-        let gcp_at = bed::serve(tarbet_nets::cloud::serve(gcp, "gcp")).await;
+        let gcp_at = bed::serve(tarbet_nets::cloud::serve(gcp.clone(), "gcp")).await;
         let config = json!({
             "server": { "host": "127.0.0.1", "port": ports.port(0), "rpcPort": ports.port(1) },
             "tagService": { "host": "127.0.0.1", "port": ports.port(2) },
@@ -88,7 +90,8 @@ impl Bed {
             proxy,
             controller,
             clock,
-            _running: running,
+            gcp,
+            running,
             _listening: vec![at, gcp_at],
             _moto: moto,
             _folder: folder,

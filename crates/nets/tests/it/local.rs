@@ -1,5 +1,7 @@
 //! Local clouds with real packets: what is denied, what is permitted, and what is left afterwards.
 
+mod six;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,10 +34,16 @@ struct World {
 
 impl World {
     async fn start() -> Self {
+        Self::start_with(None).await
+    }
+
+    /// With IPv6 below this prefix as well.
+    async fn start_with(ipv6: Option<&str>) -> Self {
         let lab = Netlab::start().await.unwrap();
         let ports = Lease::block(4).unwrap();
-        let local =
-            json!({ "prefix": lab.prefix(), "wan": format!("{}-wan", lab.prefix()), "folder": lab.folder() });
+        let local = json!({
+            "prefix": lab.prefix(), "wan": format!("{}-wan", lab.prefix()), "folder": lab.folder(), "ipv6": ipv6,
+        });
         let config = json!({
             "server": { "host": "127.0.0.1", "port": ports.port(0), "rpcPort": ports.port(1) },
             "tagService": { "host": "127.0.0.1", "port": ports.port(2) },
@@ -144,8 +152,24 @@ async fn nothing_passes_until_it_is_permitted_and_a_tag_opens_exactly_that() {
     assert_eq!(status, 200);
     world.denied(&from_b, a).await;
     drop(stream);
-    let (_, drift) = rest(Method::GET, format!("{}/drift", world.url()), Value::Null).await;
-    assert_eq!(drift, json!([]));
+    let drift = async |method| rest(method, format!("{}/drift", world.url()), Value::Null).await.1;
+    assert_eq!(drift(Method::GET).await, json!([]));
+
+    // Somebody opens the filter behind our back: it is told and mended.
+    let network = format!("{}-east.default.main", world.lab.prefix());
+    for rule in ["insert rule inet tarbet fwd0 accept", "insert rule inet tarbet i1 accept"] {
+        let words = ["netns", "exec", &network, "nft", rule];
+        assert!(std::process::Command::new("ip").args(words).status().unwrap().success());
+    }
+    world.permitted(&from_a, b).await;
+    let found = drift(Method::GET).await;
+    assert_eq!(found.as_array().unwrap().len(), 2, "{found}");
+    for chain in ["chain inet fwd0", "chain inet i1"] {
+        assert!(found.to_string().contains(chain), "{found}");
+    }
+    drift(Method::POST).await;
+    world.denied(&from_a, b).await;
+    assert_eq!(drift(Method::GET).await, json!([]));
 }
 
 #[tokio::test]

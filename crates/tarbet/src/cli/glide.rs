@@ -164,6 +164,9 @@ enum ResourceCommand {
         name: String,
         /// A file that describes all but its network, as the cloud wants it
         description: PathBuf,
+        /// Taken for the sake of older scripts; the original sends it nowhere either
+        #[arg(long, hide = true, value_name = "URI")]
+        uri: Option<String>,
     },
     /// Take in a resource that others made
     #[command(
@@ -347,7 +350,7 @@ async fn namespace(glide: &Glide, settings: Settings, command: NamespaceCommand)
 async fn resource(glide: &Glide, command: ResourceCommand) -> Result<(), Problem> {
     let clouds = format!("/namespaces/{}/clouds", glide.namespace);
     match command {
-        ResourceCommand::Create { cloud, name, description } => {
+        ResourceCommand::Create { cloud, name, description, uri: _ } => {
             let text = std::fs::read_to_string(&description).map_err(|error| {
                 Problem::new(&ground::BAD_REQUEST, format!("{} cannot be read.", description.display()))
                     .at("tarbet glide")

@@ -8,11 +8,13 @@ use ipnet::IpNet;
 use super::api::{filter, tag};
 use super::machine::{self, Machine};
 use super::network::{space, text};
+use super::public::needs_public;
 use super::{Aws, rules};
-use crate::cloud::{Cloud, Held, Need, NewConnections, NewGateway, NewResource, needs};
+use crate::cloud::{Cloud, Held, Need, NewConnections, NewGateway, NewResource, OldConnections, needs};
+use crate::controller::ConnectRequest;
 use crate::error::Error;
 use crate::model::{Created, Deployment, Flags, Mapping, Rule};
-use crate::plan::connect::{ConnectError, Gateway};
+use crate::plan::connect::Gateway;
 use crate::plan::rule;
 use crate::plan::target::{Map, Owner};
 
@@ -32,29 +34,30 @@ impl Aws {
         let owner =
             Owner { cloud: self.name.clone(), namespace: namespace.into(), deployment: None, space: own };
         let map = Map::new(&self.controller.used_spaces().await?);
-        let needed = needs(rules, &owner, &map)?;
-        for need in &needed {
+        refuse_ipv6(rules)?;
+        for need in needs(rules, &owner, &map)? {
             match need {
-                Need::Public => {
-                    return Err(Error::Unsupported(
-                        "machines in AWS do not get a way to public addresses yet".into(),
-                    ));
+                Need::Peering(other) => self.peer(&machine.region, &vpc, &other).await?,
+                Need::Public => self.open_public(namespace, machine).await?,
+                Need::Vpn(other) => {
+                    self.controller.connect(ConnectRequest::between(&owner, &other)).await?;
+                    self.route_to_gateway(&machine.region, namespace, &machine.vpc, other.space).await?;
                 }
-                Need::Vpn(other) => return Err(no_vpn(&self.name, &other.cloud)),
-                Need::Peering(_) => {}
-            }
-        }
-        for need in needed {
-            if let Need::Peering(other) = need {
-                self.peer(&machine.region, &vpc, &other).await?;
             }
         }
         Ok(())
     }
 }
 
-fn no_vpn(own: &str, other: &str) -> Error {
-    ConnectError::Pair(own.into(), other.into(), crate::plan::connect::AWS_ALONE).into()
+/// Public addresses are given in IPv4, so a permission for other targets would wait for nothing.
+fn refuse_ipv6(rules: &[Rule]) -> Result<(), Error> {
+    for permission in rules {
+        if let Some(target) = rule::targets(permission)?.iter().find(|target| target.addr().is_ipv6()) {
+            let message = format!("{target} is IPv6, and networks in AWS have IPv4 only");
+            return Err(Error::invalid(format!("{}.targets", permission.name), message));
+        }
+    }
+    Ok(())
 }
 
 #[async_trait]
@@ -81,10 +84,11 @@ impl Cloud for Aws {
         Ok(mappings)
     }
 
-    async fn used_asns(&self, _: &[Deployment]) -> Result<Vec<u32>, Error> {
-        Ok(Vec::new())
+    async fn used_asns(&self, deployments: &[Deployment]) -> Result<Vec<u32>, Error> {
+        self.asns(deployments).await
     }
 
+    /// Those in the middle of tunnels are remembered with the orchestrator's links; AWS tells ranges only.
     async fn used_bgp_addresses(&self, _: &[Deployment]) -> Result<Vec<Ipv4Addr>, Error> {
         Ok(Vec::new())
     }
@@ -132,16 +136,23 @@ impl Cloud for Aws {
                 self.keep(namespace, &machine.group, &kept).await?;
             }
             self.reconcile(&machine.region, namespace, &machine.group).await?;
+            if !needs_public(&kept) {
+                self.release(&machine.region, namespace, &machine.called).await?;
+            }
         }
         self.prune(&machine.region, &machine.vpc).await
     }
 
     async fn create_gateway(&self, new: NewGateway) -> Result<Gateway, Error> {
-        Err(no_vpn(&self.name, &new.cloud))
+        self.make_gateway(new).await
     }
 
     async fn create_connections(&self, new: NewConnections) -> Result<(), Error> {
-        Err(no_vpn(&self.name, &new.cloud))
+        self.make_connections(new).await
+    }
+
+    async fn delete_connections(&self, old: OldConnections) -> Result<(), Error> {
+        self.remove_connections(old).await
     }
 
     async fn network_spaces(&self, deployment: &Deployment, wanted: IpNet) -> Result<Vec<IpNet>, Error> {

@@ -64,9 +64,12 @@ pub(super) fn describe(description: &str) -> Result<(String, Map<String, Value>)
 /// A machine that was found by its URI.
 pub(super) struct Machine {
     pub(super) region: String,
+    pub(super) id: String,
     pub(super) vpc: String,
     pub(super) ip: String,
     pub(super) group: String,
+    /// What its group is called, and its public address.
+    pub(super) called: String,
 }
 
 /// The region and id in `arn:aws:ec2:REGION:ACCOUNT:instance/ID`.
@@ -177,9 +180,11 @@ impl Aws {
         let group = groups.iter().find(|group| text(group, "groupName") == called).ok_or_else(unknown)?;
         Ok(Machine {
             region: region.into(),
+            id: id.into(),
             vpc: text(&found, "vpcId").into(),
             ip: text(&found, "privateIpAddress").into(),
             group: text(group, "groupId").into(),
+            called,
         })
     }
 

@@ -23,6 +23,22 @@ pub(super) fn group_name(namespace: &str, machine: &str) -> String {
     format!("para-{namespace}-{machine}-sg")
 }
 
+/// What a route leads over.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Way<'a> {
+    Peering(&'a str),
+    Gateway(&'a str),
+}
+
+impl Way<'_> {
+    fn is_of(self, route: &Value) -> bool {
+        match self {
+            Self::Peering(id) => text(route, "vpcPeeringConnectionId") == id,
+            Self::Gateway(id) => text(route, "gatewayId") == id,
+        }
+    }
+}
+
 /// A field of text.
 pub(super) fn text<'a>(object: &'a Value, field: &str) -> &'a str {
     object[field].as_str().unwrap_or_default()
@@ -147,32 +163,36 @@ impl Aws {
             self.call(accepter, "AcceptVpcPeeringConnection", &json!({ "VpcPeeringConnectionId": id }))
                 .await?;
         }
-        self.route(region, own_id, text(&peer, "cidrBlock"), &id).await?;
-        self.route(&there, peer_id, text(vpc, "cidrBlock"), &id).await
+        self.route(region, own_id, text(&peer, "cidrBlock"), Way::Peering(&id)).await?;
+        self.route(&there, peer_id, text(vpc, "cidrBlock"), Way::Peering(&id)).await
     }
 
-    async fn main_table(&self, region: &str, vpc: &str) -> Result<Value, Error> {
+    pub(super) async fn main_table(&self, region: &str, vpc: &str) -> Result<Value, Error> {
         let filters = [filter("vpc-id", &[vpc]), filter("association.main", &["true"])];
         let tables = self.find(region, "DescribeRouteTables", "routeTableSet", &filters).await?;
         Ok(tables.into_iter().next().unwrap_or_default())
     }
 
-    async fn route(&self, region: &str, vpc: &str, to: &str, peering: &str) -> Result<(), Error> {
+    /// Routes of a network lead to this place over that way.
+    pub(super) async fn route(&self, region: &str, vpc: &str, to: &str, way: Way<'_>) -> Result<(), Error> {
         let table = self.main_table(region, vpc).await?;
         let routes = table["routeSet"].as_array().cloned().unwrap_or_default();
         let known = routes.iter().find(|route| text(route, "destinationCidrBlock") == to);
         let action = match known {
-            Some(route) if text(route, "vpcPeeringConnectionId") == peering => return Ok(()),
+            Some(route) if way.is_of(route) => return Ok(()),
             Some(_) => "ReplaceRoute",
             None => "CreateRoute",
         };
-        let parameters = json!({
-            "RouteTableId": text(&table, "routeTableId"), "DestinationCidrBlock": to, "VpcPeeringConnectionId": peering,
-        });
+        let mut parameters =
+            json!({ "RouteTableId": text(&table, "routeTableId"), "DestinationCidrBlock": to });
+        match way {
+            Way::Peering(id) => parameters["VpcPeeringConnectionId"] = id.into(),
+            Way::Gateway(id) => parameters["GatewayId"] = id.into(),
+        }
         self.call(region, action, &parameters).await.map(drop)
     }
 
-    async fn unroute(&self, region: &str, vpc: &str, to: &str) -> Result<(), Error> {
+    pub(super) async fn unroute(&self, region: &str, vpc: &str, to: &str) -> Result<(), Error> {
         let table = self.main_table(region, vpc).await?;
         let parameters = json!({ "RouteTableId": text(&table, "routeTableId"), "DestinationCidrBlock": to });
         let gone = ["InvalidRoute.NotFound", "InvalidRouteTableID.NotFound", "InvalidParameterValue"];
@@ -231,10 +251,12 @@ impl Aws {
                     .is_some_and(|name| group_name(namespace, name) == text(&group, "groupName"))
             });
             if !used {
+                // The group goes last: while it is there, it leads to the rest.
+                self.release(region, namespace, text(&group, "groupName")).await?;
                 let group = text(&group, "groupId");
+                self.forget(namespace, group).await?;
                 let gone = ["InvalidGroup.NotFound", "InvalidGroupId.NotFound"];
                 self.try_call(region, "DeleteSecurityGroup", &json!({ "GroupId": group }), &gone).await?;
-                self.forget(namespace, group).await?;
             }
         }
         if !live.is_empty() {
@@ -243,6 +265,7 @@ impl Aws {
         for peering in self.peerings(region, id).await? {
             self.unpeer(region, &peering).await?;
         }
+        self.remove_gateways(region, namespace, id).await?;
         for subnet in self.find(region, "DescribeSubnets", "subnetSet", &[filter("vpc-id", &[id])]).await? {
             let parameters = json!({ "SubnetId": text(&subnet, "subnetId") });
             self.try_call(region, "DeleteSubnet", &parameters, &["InvalidSubnetID.NotFound"]).await?;

@@ -25,12 +25,20 @@ pub struct CanArgs {
     protocol: Protocol,
 }
 
-fn split(to: &str) -> (&str, u16) {
-    match to.rsplit_once(':') {
-        // More colons are an IPv6 address without a port.
-        Some((host, port)) if !host.contains(':') => (host, port.parse().unwrap_or_default()),
-        _ => (to, 0),
-    }
+/// Apart into host and port; `[fd00::1]:443` is an IPv6 address with a port, more colons are one without.
+fn split(to: &str) -> Result<(&str, u16), Problem> {
+    let (host, port) = match to.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, port)) => (host, port.strip_prefix(':')),
+        None => match to.split_once(':') {
+            Some((host, port)) if !port.contains(':') => (host, Some(port)),
+            _ => (to, None),
+        },
+    };
+    let Some(port) = port else { return Ok((host, 0)) };
+    // `parse` alone would take a sign.
+    let number = port.parse().ok().filter(|_| port.bytes().all(|b| b.is_ascii_digit()));
+    let wrong = || Problem::new(&ground::BAD_REQUEST, format!("`{}` is not a port.", port.escape_debug()));
+    Ok((host, number.ok_or_else(|| wrong().advising("give a number from 0 to 65535, or none"))?))
 }
 
 async fn ask(glide: &Glide, from: &str, to: &str, port: u16, protocol: u8) -> Result<Value, Problem> {
@@ -41,7 +49,7 @@ async fn ask(glide: &Glide, from: &str, to: &str, port: u16, protocol: u8) -> Re
 }
 
 pub async fn can(glide: &Glide, args: CanArgs) -> Result<(), Problem> {
-    let (to, port) = split(&args.to);
+    let (to, port) = split(&args.to)?;
     let verdict = ask(glide, &args.from, to, port, args.protocol.0).await?;
     let allowed = verdict["allowed"] == json!(true);
     if glide.format == Format::Table {
@@ -107,4 +115,26 @@ pub async fn test(glide: &Glide, file: &Path) -> Result<(), Problem> {
 fn row(from: &str, to: &str, port: u16, expected: bool, found: bool) -> Value {
     let word = |allow: bool| if allow { "allow" } else { "deny" };
     json!({ "from": from, "to": to, "port": port, "expected": word(expected), "found": word(found), "holds": expected == found })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_told_from_the_rest() {
+        for (text, host, port) in [
+            ("default.local.web", "default.local.web", 0),
+            ("default.local.web:443", "default.local.web", 443),
+            ("10.0.0.4:65535", "10.0.0.4", 65535),
+            ("fd00::443", "fd00::443", 0),
+            ("[fd00::1]:443", "fd00::1", 443),
+            ("[fd00::1]", "fd00::1", 0),
+        ] {
+            assert_eq!(split(text).unwrap(), (host, port), "{text}");
+        }
+        for text in ["web:65536", "web:https", "web:", "web:+1", "[fd00::1]:x"] {
+            assert!(split(text).is_err(), "{text}");
+        }
+    }
 }

@@ -1,0 +1,225 @@
+//! `tarbet glide` against an orchestrator as people start it: how it is trusted, and what a plan leaves alone.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+
+use serde_json::{Value, json};
+use tarbet_testbed::product::{Agent, Product};
+use tarbet_testbed::{Authority, Folder, Lease, Netlab, Subject};
+
+/// An orchestrator with one local cloud, and a person with a home of their own.
+struct World {
+    lab: Netlab,
+    folder: Folder,
+    ports: Lease,
+    product: Product,
+    running: Option<Agent>,
+}
+
+impl World {
+    async fn start(security: &Value, scheme: &'static str) -> (Self, String) {
+        let (lab, product) =
+            (Netlab::start().await.unwrap(), Product::new(env!("CARGO_BIN_EXE_tarbet")).unwrap());
+        let mut world = Self {
+            lab,
+            folder: Folder::new("glide").unwrap(),
+            ports: Lease::block(4).unwrap(),
+            product,
+            running: None,
+        };
+        let at = |index| json!({ "host": "127.0.0.1", "port": world.ports.port(index) });
+        let prefix = world.lab.prefix();
+        let local = json!({ "prefix": prefix, "wan": format!("{prefix}-wan"), "folder": world.lab.folder() });
+        let config = json!({
+            "store": { "kind": "memory" },
+            "nets": {
+                "server": { "host": "127.0.0.1", "port": world.ports.port(0), "rpcPort": world.ports.port(1) },
+                "tagService": at(2), "kvStore": at(3), "security": security,
+                "cloudPlugins": [{ "name": "local", "local": local }],
+                "namespaces": { "default": [{ "name": "local", "deployment": "d" }], "other": [{ "name": "local", "deployment": "d" }] },
+            },
+        });
+        // JSON is YAML.
+        let file = world.folder.write("nets.yaml", &config.to_string()).unwrap().display().to_string();
+        world.running = Some(world.product.role("nets", &["nets", "--config", &file], &[]).await.unwrap());
+        let server = format!("{scheme}://127.0.0.1:{}", world.ports.port(0));
+        (world, server)
+    }
+
+    async fn glide(&self, args: &[&str], variables: &BTreeMap<&str, &Path>) -> Output {
+        tokio::process::Command::new(env!("CARGO_BIN_EXE_tarbet"))
+            .arg("glide")
+            .args(args)
+            .env("HOME", self.folder.path())
+            .env("TARBET_STATE", self.folder.path().join("state"))
+            .env_remove("TARBET_CONFIG")
+            .envs(variables)
+            .stdin(Stdio::null())
+            .output()
+            .await
+            .unwrap()
+    }
+
+    async fn says(&self, args: &[&str]) -> String {
+        let output = self.glide(args, &BTreeMap::new()).await;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{args:?}: {said}{}", String::from_utf8_lossy(&output.stderr));
+        said
+    }
+
+    fn settings(&self) -> PathBuf {
+        self.folder.path().join(".paraglider/settings.json")
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&[output.stdout.as_slice(), &output.stderr].concat()).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_orchestrator_is_believed_by_its_authority_and_shown_a_certificate_and_a_token() {
+    let files = Folder::new("glide-trust").unwrap();
+    let authority = Authority::new("nets").unwrap();
+    let server = authority.issue_files(&Subject::loopback("nets"), files.path(), "server").unwrap();
+    let client = authority.issue_files(&Subject::client("me", None), files.path(), "client").unwrap();
+    let secret = |name: &str, text: &str| {
+        let path = files.path().join(name);
+        assert!(tarbet_identity::Secret::new(text.to_owned()).create_file(&path).unwrap());
+        path
+    };
+    let both = [&client.certificate, &client.key].map(|path| std::fs::read_to_string(path).unwrap()).concat();
+    let (identity, tokens) = (secret("identity.pem", &both), secret("tokens", "first\nsecond\n"));
+    let (token, wrong) = (secret("token", "second"), secret("wrong", "third"));
+    let security = json!({
+        "certFile": server.certificate, "keyFile": server.key,
+        "clientCaFile": server.authority, "tokensFile": tokens,
+    });
+    let (world, server_url) = World::start(&security, "https").await;
+
+    let list = ["namespace", "list", "--server", &server_url];
+    let text = |path: &Path| path.display().to_string();
+    let (ca, identity_text, token_text, wrong_text) =
+        (text(&server.authority), text(&identity), text(&token), text(&wrong));
+    let with =
+        |extra: &[&str]| -> Vec<String> { list.iter().chain(extra).map(ToString::to_string).collect() };
+    let nothing = BTreeMap::new();
+    for (why, extra) in [
+        (
+            "nobody vouches for the orchestrator",
+            vec!["--identity-file", &identity_text, "--token-file", &token_text],
+        ),
+        ("no certificate is shown", vec!["--ca-file", &ca, "--token-file", &token_text]),
+        ("no token is shown", vec!["--ca-file", &ca, "--identity-file", &identity_text]),
+        (
+            "the token is another's",
+            vec!["--ca-file", &ca, "--identity-file", &identity_text, "--token-file", &wrong_text],
+        ),
+    ] {
+        let words = with(&extra);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let output = world.glide(&words, &nothing).await;
+        assert!(!output.status.success(), "{why}: {}", said(&output));
+        for secret in ["second", "third", "PRIVATE KEY"] {
+            assert!(!said(&output).contains(secret), "{why}: {}", said(&output));
+        }
+    }
+    let words = with(&[
+        "--ca-file",
+        &ca,
+        "--identity-file",
+        &identity_text,
+        "--token-file",
+        &token_text,
+        "-o",
+        "json",
+    ]);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let output = world.glide(&words, &nothing).await;
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&output).contains("other"), "{}", said(&output));
+
+    // The same by variables, for every question.
+    let variables = BTreeMap::from([
+        ("TARBET_NETS_CA_FILE", server.authority.as_path()),
+        ("TARBET_NETS_IDENTITY_FILE", identity.as_path()),
+        ("TARBET_NETS_TOKEN_FILE", token.as_path()),
+        ("TARBET_NETS_SERVER", Path::new(&server_url)),
+    ]);
+    let output = world.glide(&["tag", "list"], &variables).await;
+    assert!(output.status.success(), "{}", said(&output));
+
+    // A token is not sent where others could read it.
+    let plain = ["namespace", "list", "--server", "http://192.0.2.1:8080", "--token-file", &token_text];
+    let output = world.glide(&plain, &nothing).await;
+    assert!(said(&output).contains("neither TLS nor on this machine"), "{}", said(&output));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_notes_mends_and_cancels_nothing() {
+    let (world, server) = World::start(&json!({}), "http").await;
+    let planned = world.says(&["server", "set", &server, "--plan"]).await;
+    assert!(planned.contains(&server), "{planned}");
+    assert!(!world.settings().exists(), "a plan has noted the orchestrator");
+    world.says(&["server", "set", &server]).await;
+    let noted = std::fs::read_to_string(world.settings()).unwrap();
+    assert!(noted.contains(&server), "{noted}");
+
+    let planned = world.says(&["namespace", "set", "other", "--plan"]).await;
+    assert!(planned.contains("other"), "{planned}");
+    assert_eq!(std::fs::read_to_string(world.settings()).unwrap(), noted, "a plan has noted the namespace");
+    world.says(&["namespace", "set", "other"]).await;
+    assert_eq!(world.says(&["namespace", "get"]).await.trim(), "other");
+
+    // What differs is told, and stays until it is mended.
+    let description = world.folder.write("vm.json", "{}").unwrap().display().to_string();
+    world.says(&["resource", "create", "local", "vm", &description]).await;
+    let netns = format!("{}-local.other.main.vm", world.lab.prefix());
+    let is_there = || world.lab.namespaces().contains(&netns);
+    assert!(is_there(), "{:?}", world.lab.namespaces());
+    assert!(std::process::Command::new("ip").args(["netns", "del", &netns]).status().unwrap().success());
+    let planned = world.says(&["drift", "--repair", "--plan"]).await;
+    assert!(planned.contains(&netns), "{planned}");
+    assert!(!is_there(), "a plan has mended");
+    world.says(&["drift", "--repair"]).await;
+    assert!(is_there(), "{:?}", world.lab.namespaces());
+
+    // An operation is as it was.
+    let operations = async || world.says(&["operation", "list", "-o", "json"]).await;
+    let before = operations().await;
+    let listed: Vec<Value> = serde_json::from_str(&before).unwrap();
+    let id = listed[0]["id"].as_str().unwrap();
+    let planned = world.says(&["operation", "cancel", id, "--plan"]).await;
+    assert!(planned.contains("before its next call"), "{planned}");
+    assert_eq!(operations().await, before);
+
+    // Every other change: the calls are told, and nothing is there afterwards.
+    let state = async || {
+        let mut all = world.says(&["topology", "-o", "json"]).await;
+        all.push_str(&world.says(&["tag", "list", "-o", "json"]).await);
+        all.push_str(&world.lab.namespaces().join(" "));
+        all
+    };
+    let before = state().await;
+    for change in [
+        ["resource", "create", "local", "vm2", &description].as_slice(),
+        &["tag", "set", "clients", "--children", "other.local.vm"],
+        &["rule", "add", "local", "vm", "--ping", "other.local.vm"],
+        &["resource", "delete", "local", "vm"],
+        &["tag", "delete", "other.local.vm"],
+        &["prune"],
+    ] {
+        let words: Vec<&str> = change.iter().copied().chain(["--plan"]).collect();
+        world.says(&words).await;
+        assert_eq!(state().await, before, "{change:?} with --plan has changed something");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_that_is_none_is_refused() {
+    let (world, server) = World::start(&json!({}), "http").await;
+    for to in ["default.local.vm:70000", "default.local.vm:https", "default.local.vm:", "[fd00::1]:0x50"] {
+        let output = world.glide(&["can", "10.0.0.4", to, "--server", &server], &BTreeMap::new()).await;
+        assert!(!output.status.success() && said(&output).contains("port"), "{to}: {}", said(&output));
+    }
+}

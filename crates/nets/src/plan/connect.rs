@@ -168,9 +168,8 @@ impl Link {
         let ready = sides.iter().find(|side| open(side) && told(self.ends(**side).1));
         let silent = sides.iter().find(|side| !open(side) && !told(self.ends(**side).0));
         match (ready, silent, sides.iter().find(|side| open(side))) {
-            (Some(side), ..) => Step::Connect(*side),
+            (Some(side), ..) | (None, None, Some(side)) => Step::Connect(*side),
             (None, Some(side), Some(_)) => Step::MakeGateway(*side),
-            (None, None, Some(side)) => Step::Connect(*side),
             (None, _, None) => Step::Done,
         }
     }

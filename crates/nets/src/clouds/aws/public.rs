@@ -31,13 +31,12 @@ impl Aws {
         let Machine { region, vpc, id, called, .. } = machine;
         let gateway = self.internet_gateway(region, namespace, vpc).await?;
         self.route(region, vpc, EVERYWHERE, Way::Gateway(&gateway)).await?;
-        let address = match self.address(region, namespace, called).await? {
-            Some(address) => address,
-            None => {
-                let parameters =
-                    json!({ "Domain": "vpc", "TagSpecification": tags("elastic-ip", namespace, called) });
-                self.call(region, "AllocateAddress", &parameters).await?
-            }
+        let address = if let Some(address) = self.address(region, namespace, called).await? {
+            address
+        } else {
+            let parameters =
+                json!({ "Domain": "vpc", "TagSpecification": tags("elastic-ip", namespace, called) });
+            self.call(region, "AllocateAddress", &parameters).await?
         };
         if text(&address, "instanceId") == id {
             return Ok(());
@@ -74,14 +73,14 @@ impl Aws {
     }
 
     async fn internet_gateway(&self, region: &str, namespace: &str, vpc: &str) -> Result<String, Error> {
-        let gateway = match self.internet_gateways(region, namespace).await?.into_iter().next() {
-            Some(gateway) => gateway,
-            None => {
+        let gateway =
+            if let Some(gateway) = self.internet_gateways(region, namespace).await?.into_iter().next() {
+                gateway
+            } else {
                 let name = gateway_name(namespace, region);
                 let parameters = json!({ "TagSpecification": tags("internet-gateway", namespace, &name) });
                 self.call(region, "CreateInternetGateway", &parameters).await?["internetGateway"].take()
-            }
-        };
+            };
         let id = text(&gateway, "internetGatewayId").to_owned();
         if !is_attached(&gateway, vpc) {
             let parameters = json!({ "InternetGatewayId": id, "VpcId": vpc });

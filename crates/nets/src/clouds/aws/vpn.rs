@@ -116,19 +116,18 @@ impl Aws {
     pub(super) async fn make_gateway(&self, new: NewGateway) -> Result<Gateway, Error> {
         let namespace = &new.deployment.namespace;
         let _turn = self.shape(namespace).await;
-        let (region, gateway) = match self.gateway_of(namespace).await? {
-            Some(known) => known,
-            None => {
-                let (region, _) = self.network_of(namespace, new.space).await?;
-                let asn = self.controller.find_asn().await?;
-                let parameters = json!({
-                    "Type": "ipsec.1",
-                    "AmazonSideAsn": asn,
-                    "TagSpecification": tags("vpn-gateway", namespace, &gateway_name(namespace)),
-                });
-                let made = self.call(&region, "CreateVpnGateway", &parameters).await?["vpnGateway"].take();
-                (region, made)
-            }
+        let (region, gateway) = if let Some(known) = self.gateway_of(namespace).await? {
+            known
+        } else {
+            let (region, _) = self.network_of(namespace, new.space).await?;
+            let asn = self.controller.find_asn().await?;
+            let parameters = json!({
+                "Type": "ipsec.1",
+                "AmazonSideAsn": asn,
+                "TagSpecification": tags("vpn-gateway", namespace, &gateway_name(namespace)),
+            });
+            let made = self.call(&region, "CreateVpnGateway", &parameters).await?["vpnGateway"].take();
+            (region, made)
         };
         let asn = text(&gateway, "amazonSideAsn")
             .parse()

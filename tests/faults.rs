@@ -1,5 +1,6 @@
 //! What fails while people use it: gateways killed, the store gone or emptied, everybody waiting.
 
+mod certificates;
 mod rotation;
 
 use std::collections::BTreeMap;
@@ -12,14 +13,10 @@ use tarbet_identity::Secret;
 use tarbet_link::{Address, Body, Caller, Dialer, LinkError, Target};
 use tarbet_reach::client::{Client, RemoteSite};
 use tarbet_testbed::product::{Agent, Gateway, Product};
-use tarbet_testbed::{Persistence, Redis, RedisOptions, eventually, verified};
+use tarbet_testbed::{Persistence, Redis, RedisOptions, effort, eventually, verified};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const SOON: Duration = Duration::from_mins(1);
-
-fn effort() -> usize {
-    std::env::var("EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
-}
 
 struct World {
     product: Product,

@@ -41,7 +41,7 @@ fn change(seed: &[u8], other: &[u8], chance: &mut Chance) -> Vec<u8> {
 
 #[test]
 fn no_input_of_the_corpus_or_near_it_breaks_a_parser() {
-    let effort: usize = std::env::var("EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let effort = tarbet_testbed::effort();
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     for (name, parse) in targets::TARGETS {
         let mut seeds: Vec<Vec<u8>> = vec![Vec::new()];

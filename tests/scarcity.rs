@@ -9,14 +9,10 @@ use tarbet_identity::Secret;
 use tarbet_link::{Body, Caller, LinkError, Target};
 use tarbet_reach::client::Client;
 use tarbet_testbed::product::{Gateway, Product};
-use tarbet_testbed::{Folder, eventually, verified};
+use tarbet_testbed::{Folder, effort, eventually, verified};
 use tokio::net::TcpStream;
 
 const SOON: Duration = Duration::from_mins(1);
-
-fn effort() -> usize {
-    std::env::var("EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
-}
 
 fn product() -> Product {
     Product::new(env!("CARGO_BIN_EXE_tarbet")).unwrap()

@@ -1,21 +1,22 @@
-//! Every token, key and secret is replaced while people use it, and nobody notices.
+//! Every token, key and secret is replaced while people use it, and nobody notices. Certificates have their own file.
 
 use tokio::sync::RwLock;
 
 use super::*;
 
 /// Who callers are: both gateways with the token of the moment.
-type Ways = Arc<RwLock<[Client; 2]>>;
+pub(super) type Ways = Arc<RwLock<[Client; 2]>>;
 
-/// Asks again and again, at either gateway first, as behind a load balancer.
-async fn ask(ways: Ways, tally: Arc<Tally>, offset: usize) {
+/// Asks these sites in turn, again and again, at either gateway first, as behind a load balancer.
+pub(super) async fn ask(ways: Ways, sites: &'static [&'static str], tally: Arc<Tally>, offset: usize) {
     for turn in offset.. {
         if tally.over.load(SeqCst) {
             return;
         }
         let [first, second] = {
             let clients = ways.read().await;
-            [&clients[turn % 2], &clients[1 - turn % 2]].map(|client| client.site("lab".parse().unwrap()))
+            let site = sites[turn / 2 % sites.len()];
+            [&clients[turn % 2], &clients[1 - turn % 2]].map(|client| client.site(site.parse().unwrap()))
         };
         let mut answer = name(&first).await;
         if answer.is_err() {
@@ -26,6 +27,15 @@ async fn ask(ways: Ways, tally: Arc<Tally>, offset: usize) {
             eprintln!("failed at both gateways: {error:?}");
             tally.failed.fetch_add(1, SeqCst);
         }
+    }
+}
+
+impl Tally {
+    /// Many more were answered since, and all of them.
+    pub(super) async fn unnoticed(&self, step: &str) {
+        let goal = self.asked.load(SeqCst) + 100;
+        eventually(SOON, step, || std::future::ready(self.asked.load(SeqCst) >= goal)).await.unwrap();
+        assert_eq!(self.failed.load(SeqCst), 0, "after {step}");
     }
 }
 
@@ -44,7 +54,7 @@ impl World {
     }
 }
 
-async fn links_at(gateway: &Gateway, least: u64) {
+pub(super) async fn links_at(gateway: &Gateway, least: u64) {
     let held = || async { gauge(gateway, "tarbet_links ").await.is_some_and(|links| links >= least) };
     eventually(SOON, "agents to hold links to the gateway", held).await.unwrap();
 }
@@ -64,13 +74,10 @@ async fn every_secret_is_replaced_under_load_and_no_request_fails() {
     }
     let (tally, ways) =
         (Arc::new(Tally::default()), Arc::new(RwLock::new(world.caller("caller-1", &gateways).await)));
-    let callers: Vec<_> =
-        (0..4).map(|offset| tokio::spawn(ask(Arc::clone(&ways), Arc::clone(&tally), offset))).collect();
-    let unnoticed = async |step: &str| {
-        let goal = tally.asked.load(SeqCst) + 100;
-        eventually(SOON, step, || std::future::ready(tally.asked.load(SeqCst) >= goal)).await.unwrap();
-        assert_eq!(tally.failed.load(SeqCst), 0, "after {step}");
-    };
+    let callers: Vec<_> = (0..4)
+        .map(|offset| tokio::spawn(ask(Arc::clone(&ways), &["lab"], Arc::clone(&tally), offset)))
+        .collect();
+    let unnoticed = async |step: &str| tally.unnoticed(step).await;
     unnoticed("the start").await;
 
     // A caller's token.

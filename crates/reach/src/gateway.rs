@@ -10,6 +10,7 @@ mod api;
 mod callers;
 mod kas;
 mod kube;
+mod leaving;
 mod module;
 mod node;
 mod ports;
@@ -119,8 +120,9 @@ impl Gateway {
         } else {
             None
         };
+        // Our own gateways dial as agents do, replicas of a kas with HTTP/2.
         let private =
-            Listener::bind("private", config.private.listen, config.private.tls.as_ref(), &["h2"]).await?;
+            Listener::bind("private", config.private.listen, config.private.tls.as_ref(), BOTH).await?;
 
         let mut ports = Vec::new();
         for port in &config.ports {

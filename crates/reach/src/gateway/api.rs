@@ -24,6 +24,7 @@ use tarbet_link::{ByteStream, Protocol, detect};
 use tarbet_telemetry::codes::{ground, reach};
 use tarbet_telemetry::{Coded, Problem};
 
+use super::leaving::until_leaving;
 use super::{Hub, callers};
 use crate::directory::{DirectoryError, Principal, Role, Site, SiteKey};
 use crate::listen::Origin;
@@ -56,15 +57,8 @@ pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: Origin) {
         None => router,
     };
     let service = TowerToHyperService::new(router);
-    let mut connection = std::pin::pin!(server.serve_connection(TokioIo::new(stream), service));
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = leaving.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
+    let connection = server.serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = until_leaving(connection, &leaving).await {
         tracing::debug!(%peer, %error, "A connection to the API ended early.");
     }
 }

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::Hub;
 use super::kas::callers;
 use super::kas::cors::Page;
+use super::leaving::until_leaving;
 use crate::directory::{DirectoryError, Principal};
 use crate::guarded::guard_body;
 use crate::listen::Origin;
@@ -48,15 +49,7 @@ pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: Origin) {
         async move { Ok::<_, Infallible>(answer(&hub, request, vouched.as_ref()).await) }
     });
     let connection = server.serve_connection_with_upgrades(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = leaving.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
+    if let Err(error) = until_leaving(connection, &leaving).await {
         tracing::debug!(%peer, %error, "A Kubernetes client's connection ended early.");
     }
 }

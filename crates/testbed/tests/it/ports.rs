@@ -12,7 +12,7 @@ use tarbet_testbed::{Lease, wait_for};
 
 /// How many takers: more with `EFFORT`.
 fn takers() -> usize {
-    20 * std::env::var("EFFORT").ok().and_then(|effort| effort.parse().ok()).unwrap_or(1)
+    20 * tarbet_testbed::effort()
 }
 
 fn lease_elsewhere() -> Child {

@@ -16,6 +16,7 @@ use tarbet_telemetry::problem::chain;
 use tonic::Status;
 
 use crate::gateway::Hub;
+use crate::gateway::leaving::until_leaving;
 use crate::kas::outbox::OutboxBody;
 use crate::kas::{meta, private, status};
 
@@ -43,15 +44,7 @@ pub(in crate::gateway) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: S
         .initial_connection_window_size(CONNECTION_WINDOW)
         .auto_date_header(false)
         .serve_connection(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = leaving.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
+    if let Err(error) = until_leaving(connection, &leaving).await {
         tracing::debug!(%peer, error = %chain(&error), "The connection of another replica broke.");
     }
 }

@@ -75,6 +75,43 @@ fn completes_in_every_shell() {
     }
 }
 
+#[tokio::test]
+async fn kubectl_finds_it_as_a_plugin() {
+    // Only the client is used: nothing is asked of the cluster.
+    let kubectl = tarbet_testbed::shared_pair().await.unwrap().private.kubectl();
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_tarbet"), folder.path().join("kubectl-tarbet")).unwrap();
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let run = |args: &[&str]| {
+        let mut command = Command::new(kubectl.program());
+        command.arg("kubectl").args(args).env("PATH", &path).env_remove("TARBET_CONFIG").stdin(Stdio::null());
+        command.output().unwrap()
+    };
+    let listed = run(&["plugin", "list", "--name-only"]);
+    assert_eq!(text(&listed.stdout).lines().last(), Some("kubectl-tarbet"), "{}", text(&listed.stderr));
+    let version = run(&["tarbet", "version", "-o", "json"]);
+    let version: serde_json::Value = serde_json::from_slice(&version.stdout).unwrap();
+    assert_eq!(version["version"], env!("CARGO_PKG_VERSION"));
+    // Help and mistakes name what was typed, and the exit code is ours.
+    let help = text(&run(&["tarbet", "site", "--help"]).stdout);
+    assert!(help.contains("Usage: kubectl tarbet site"), "{help}");
+    assert_eq!(run(&["tarbet", "explain", "TB-9999"]).status.code(), Some(2));
+}
+
+#[test]
+fn manual_pages_are_printed_and_written() {
+    let page = text(&output(&["man"]).stdout);
+    assert!(page.contains(".TH tarbet 1"), "{page}");
+    let folder = tempfile::tempdir().unwrap();
+    let pages = folder.path().join("man1");
+    let dir = pages.to_str().unwrap();
+    let planned = output(&["man", "--dir", dir, "--plan"]);
+    assert!(text(&planned.stdout).contains("tarbet-site-add.1") && !pages.exists());
+    assert!(output(&["man", "--dir", dir]).status.success());
+    let written = std::fs::read_to_string(pages.join("tarbet-site-add.1")).unwrap();
+    assert!(written.contains("tarbet site add"), "{written}");
+}
+
 /// A running `tarbet up` that is ended by its own pid.
 struct Up {
     child: Child,

@@ -12,6 +12,7 @@ mod forward;
 mod glide;
 pub mod known_sites;
 mod kube;
+mod man;
 mod mesh;
 #[cfg(test)]
 mod planned;
@@ -27,9 +28,10 @@ mod topology;
 mod user;
 mod why;
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use tarbet_telemetry::Problem;
 
 use crate::config::{self, Config, Sources};
@@ -64,20 +66,23 @@ pub struct Cli {
     command: Command,
 }
 
+/// Under which flags that every command takes stand in its help.
+const EVERYWHERE: &str = "Options of every command";
+
 /// Flags that every command takes.
 #[derive(Debug, Args)]
 struct Global {
     /// Configuration file (YAML)
-    #[arg(long, short = 'c', global = true, env = "TARBET_CONFIG", value_name = "FILE")]
+    #[arg(long, short = 'c', global = true, env = "TARBET_CONFIG", value_name = "FILE", help_heading = EVERYWHERE)]
     config: Option<PathBuf>,
     /// Sets one setting over file and environment, such as store.path=/var/lib/tarbet.redb
-    #[arg(long, global = true, value_name = "SETTING=VALUE", value_parser = setting)]
+    #[arg(long, global = true, value_name = "SETTING=VALUE", value_parser = setting, help_heading = EVERYWHERE)]
     set: Vec<(String, String)>,
     /// Address of the metrics and probe listener
-    #[arg(long, global = true, value_name = "ADDR")]
+    #[arg(long, global = true, value_name = "ADDR", help_heading = EVERYWHERE)]
     observability_listen: Option<String>,
     /// How results are printed
-    #[arg(long, short = 'o', global = true, value_enum, default_value_t = Format::Table, value_name = "FORMAT")]
+    #[arg(long, short = 'o', global = true, value_enum, default_value_t = Format::Table, value_name = "FORMAT", help_heading = EVERYWHERE)]
     output: Format,
 }
 
@@ -175,6 +180,9 @@ enum Command {
         /// The shell to complete for
         shell: clap_complete::Shell,
     },
+    /// Print or write the manual pages
+    #[command(after_help = man::EXAMPLES)]
+    Man(man::ManArgs),
     /// Print the version
     #[command(after_help = "Examples:\n  tarbet version\n  tarbet version -o json")]
     Version,
@@ -182,7 +190,17 @@ enum Command {
 
 /// Reads the arguments; usage mistakes end the process with code 2, as clap does.
 pub fn parse() -> Cli {
-    Cli::parse()
+    let command = Cli::command().bin_name(called(std::env::args_os().next().as_deref()));
+    match Cli::from_arg_matches(&command.get_matches()) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    }
+}
+
+/// What the person typed: kubectl finds the program under another name, as a plugin.
+fn called(first: Option<&OsStr>) -> &'static str {
+    let name = first.and_then(|path| Path::new(path).file_stem());
+    if name.is_some_and(|name| name == "kubectl-tarbet") { "kubectl tarbet" } else { "tarbet" }
 }
 
 /// Runs the chosen command.
@@ -233,6 +251,7 @@ pub fn run(cli: Cli) -> Result<(), Problem> {
             clap_complete::generate(shell, &mut Cli::command(), "tarbet", &mut std::io::stdout());
             Ok(())
         }
+        Command::Man(args) => man::run(args),
         Command::Version => version(global.output),
     }
 }

@@ -22,6 +22,13 @@ pub enum Format {
     Text,
 }
 
+/// `1 link`, `2 links`.
+pub fn counted(count: impl TryInto<u64>, one: &str) -> String {
+    // What does not fit is more than one in any case.
+    let count = count.try_into().unwrap_or(u64::MAX);
+    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
+}
+
 impl Format {
     /// A list: a table with these columns (headings, then keys of each row), or the rows whole.
     pub fn rows(self, headings: &[&str], keys: &[&str], rows: &[serde_json::Value]) -> Result<(), Problem> {

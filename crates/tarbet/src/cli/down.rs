@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::endpoint::{Endpoint, state_folder};
 use crate::config::Config;
-use crate::output::Format;
+use crate::output::{Format, counted};
 use crate::roles::up::{networks, pods};
 
 pub const EXAMPLES: &str = "Examples:
@@ -60,7 +60,7 @@ pub async fn run(args: DownArgs, config: Config, format: Format) -> Result<(), P
     for part in [Part::Docker, Part::Process] {
         let removed = remove_pods(&config, &folder, part).await?;
         if removed > 0 {
-            done.push(format!("Removed {removed} pods."));
+            done.push(format!("Removed {}.", counted(removed, "pod")));
         }
     }
     done.extend(remove_networks(&config, &folder).await?);

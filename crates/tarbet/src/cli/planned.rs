@@ -85,6 +85,7 @@ const CHANGES: &[&str] = &[
     "glide operation cancel",
     "glide drift",
     "glide prune",
+    "man",
     "mesh cleanup",
     "request submit",
     "request cancel",

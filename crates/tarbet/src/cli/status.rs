@@ -10,7 +10,7 @@ use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::ground;
 
 use super::endpoint::{Endpoint, ServerArgs, state_folder};
-use crate::output::Format;
+use crate::output::{Format, counted};
 
 pub const EXAMPLES: &str = "Examples:
   tarbet status
@@ -95,7 +95,11 @@ async fn reach(server: &ServerArgs) -> Row {
         Ok((url, sites)) => {
             let connected = sites.iter().filter(|site| site.connected).count();
             let links: usize = sites.iter().map(|site| site.links.len()).sum();
-            let detail = format!("{connected} of {} sites connected, {links} links", sites.len());
+            let detail = format!(
+                "{connected} of {} connected, {}",
+                counted(sites.len(), "site"),
+                counted(links, "link")
+            );
             let next = if sites.len() <= 1 { "tarbet site add lab" } else { "" };
             Row { capability: "reach", state: "ready", place: url, detail, next }
         }
@@ -188,19 +192,19 @@ async fn nets(http: &reqwest::Client, local: &Endpoint) -> Vec<Row> {
                 return vec![failing("nets", url, &cause), failing("tags", url, &cause)];
             }
         };
-    let count = |value: &Value| value.as_array().map_or(0, Vec::len);
+    let count = |value: &Value, one: &str| counted(value.as_array().map_or(0, Vec::len), one);
     let kind = local.parts.get("nets").and_then(|told| told.split_once("  ")).map_or("", |(_, kind)| kind);
     let planning = kind.starts_with("planning");
     let detail = format!(
-        "{} clouds, {} resources, {} VPNs, {} open flows; {kind}",
-        count(&picture["clouds"]),
-        count(&picture["resources"]),
-        count(&picture["links"]),
-        count(&picture["flows"]),
+        "{}, {}, {}, {}; {kind}",
+        count(&picture["clouds"], "cloud"),
+        count(&picture["resources"], "resource"),
+        count(&picture["links"], "VPN"),
+        count(&picture["flows"], "open flow"),
     );
     let state = if planning { "planning" } else { "ready" };
     let next = if planning { "" } else { "tarbet glide resource list" };
-    let tags = format!("{} tags", count(&tags));
+    let tags = count(&tags, "tag");
     vec![
         Row { capability: "nets", state, place: url.clone(), detail, next },
         Row { capability: "tags", state: "ready", place: url.clone(), detail: tags, next: "" },
@@ -232,7 +236,7 @@ fn audit(local: &Endpoint) -> Row {
             capability: "audit",
             state: "ready",
             place,
-            detail: format!("{} records, the chain is whole", verified.head.seq),
+            detail: format!("{}, the chain is whole", counted(verified.head.seq, "record")),
             next: "",
         },
         Err(cause) => failing("audit", &place, &cause),

@@ -30,6 +30,9 @@ pub async fn run(args: WhyArgs, format: Format) -> Result<(), Problem> {
     let stories: Vec<StoryView> = server.ask(Method::GET, &path, None).await?;
     match (format, args.id) {
         (Format::Table, Some(_)) => format.text(&stories.iter().map(tell).collect::<Vec<_>>().join("\n\n")),
+        (Format::Table, None) if stories.is_empty() => {
+            format.text("Nobody has asked this gateway for anything yet. Next: tarbet topology")
+        }
         (Format::Table, None) => {
             let rows: Vec<_> = stories.iter().map(row).collect();
             let columns = ["id", "began", "site", "principal", "wants", "last"];

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use serde::Deserialize;
 
 use super::{Canvas, Point, clip, curve, number};
+use crate::output::counted;
 
 /// What the orchestrator says there is.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -83,8 +84,7 @@ impl Networks {
             let Some(&at) = cards.get(resource.name.as_str()) else { continue };
             canvas.rect("box", at, CARD.0, CARD.1, 10.0);
             canvas.text("name", Point { x: at.x + 14.0, y: at.y + 21.0 }, "start", &clip(&resource.name, 27));
-            let rules =
-                if resource.rules == 1 { "1 rule".into() } else { format!("{} rules", resource.rules) };
+            let rules = counted(resource.rules, "rule");
             let note = format!("{} · {rules}", resource.ip);
             canvas.text("note", Point { x: at.x + 14.0, y: at.y + 38.0 }, "start", &note);
         }
@@ -131,7 +131,7 @@ impl Networks {
             let mut empty = true;
             for Resource { name, ip, rules, .. } in self.of(cloud) {
                 empty = false;
-                let _ = writeln!(page, "  ├ {name:<width$}  {ip:<15}  {rules} rules");
+                let _ = writeln!(page, "  ├ {name:<width$}  {ip:<15}  {}", counted(*rules, "rule"));
             }
             if empty {
                 let _ =

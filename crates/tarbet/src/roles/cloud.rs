@@ -43,7 +43,7 @@ const IBM_EXAMPLES: &str = "Examples:
   PARAGLIDER_IBM_API_KEY=… tarbet cloud ibm
   tarbet cloud ibm --set cloud.ibm.apiKeyFile=key --listen 127.0.0.1:8084";
 
-const OBSERVE_AT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8092);
+const OBSERVE_AT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8095);
 
 #[derive(Debug, Subcommand)]
 pub enum CloudCommand {

@@ -18,7 +18,7 @@ configuration file and variables: INTERLINKCONFIGPATH, INTERLINKURL, INTERLINKPO
 SIDECARPORT and CUSTOMKUBECONF. It listens on loopback unless AcceptedTokensFile or client
 certificates say who may call.";
 
-const OBSERVE_AT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8089);
+const OBSERVE_AT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8096);
 
 pub fn run(config: Config, args: EdgeArgs) -> Result<(), Problem> {
     start(config, "interlink", Part::Interlink, args, OBSERVE_AT)

@@ -22,7 +22,7 @@ pub const EXAMPLES: &str = "Examples:
 
 Then: tarbet glide namespace list";
 
-const OBSERVE_AT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8090);
+const OBSERVE_AT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8093);
 
 #[derive(Debug, Args)]
 pub struct NetsArgs {

@@ -16,7 +16,7 @@ pub const EXAMPLES: &str = "Examples:
   tarbet tags --wire seed                            the first generation's wire on 8089
   tarbet tags --set store.kind=redis --set store.url=redis://127.0.0.1:6379";
 
-const OBSERVE_AT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8091);
+const OBSERVE_AT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8094);
 const TODAY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8085);
 const SEED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8089);
 

@@ -4,6 +4,7 @@ mod fences;
 mod frame;
 mod jobs;
 mod mesh;
+mod migration;
 mod nets;
 mod operations;
 mod pods;

@@ -53,6 +53,23 @@ fn file_name<'a>(kind: &str, block: &[&'a str]) -> Option<&'a str> {
     Path::new(name).extension().is_some_and(|found| found == end).then_some(name)
 }
 
+/// The page with one number in the place of another, where it stands as a whole number.
+fn renumbered(page: &str, from: u16, to: u16) -> String {
+    let (from, digit) = (from.to_string(), |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_digit));
+    let (bytes, mut whole, mut told) = (page.as_bytes(), String::new(), 0);
+    for (at, found) in page.match_indices(&from) {
+        let end = at + found.len();
+        let before = at.checked_sub(1).and_then(|at| bytes.get(at));
+        if !digit(before) && !digit(bytes.get(end)) {
+            whole.push_str(&page[told..at]);
+            whole.push_str(&to.to_string());
+            told = end;
+        }
+    }
+    whole.push_str(&page[told..]);
+    whole
+}
+
 /// The word that ends the here-document which the line begins.
 fn here_document(line: &str) -> Option<String> {
     let word = line.split_once("<<")?.1.split_whitespace().next()?;
@@ -157,7 +174,7 @@ impl Guide {
         self
     }
 
-    /// Ports of loopback that the page names, each with one that is free here.
+    /// Ports that the page names, wherever it does, each with one that is free here.
     pub(super) fn ports(mut self, ports: impl IntoIterator<Item = (u16, u16)>) -> Self {
         self.ports.extend(ports);
         self
@@ -167,7 +184,7 @@ impl Guide {
     pub(super) async fn follow(self) -> Folder {
         let mut page = std::fs::read_to_string(root().join("docs/guides").join(self.page)).unwrap();
         for (shown, free) in &self.ports {
-            page = page.replace(&format!("127.0.0.1:{shown}"), &format!("127.0.0.1:{free}"));
+            page = renumbered(&page, *shown, *free);
         }
         let (commands, files) = read(&page);
         assert!(!commands.is_empty(), "{} has no commands", self.page);
@@ -252,5 +269,6 @@ fn commands_files_and_expectations_are_told_apart() {
     assert_eq!(commands, wanted);
     let files: Vec<_> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
     assert_eq!(files, [("a.yaml", "# a.yaml\nx: 1\n"), ("b.json", "{}\n")]);
+    assert_eq!(renumbered("80, 8080, :80/x", 80, 9), "9, 8080, :9/x");
     assert!(contains("say   out and put\n", "out…put") && !contains("put out", "out…put"));
 }

@@ -155,6 +155,21 @@ pub(super) async fn sound(page: &Page, what: &str) {
     assert_eq!(over, json!([]), "{what} has text written over text");
 }
 
+/// Looks at a view in both themes, on a desk, on a phone and at twice the size, and keeps a picture of each.
+pub(super) async fn look(page: &Page, console: &str, view: &str, shows: &str, name: &str) {
+    for (theme, width, height) in
+        [("light", 1400, 900), ("dark", 1400, 900), ("light", 390, 844), ("dark", 700, 450)]
+    {
+        page.resize(width, height).await.unwrap();
+        page.prefer("prefers-color-scheme", theme).await.unwrap();
+        page.go(&format!("{console}/#/{view}")).await.unwrap();
+        page.shows(SOON, shows).await.unwrap();
+        sound(page, &format!("{view}, {theme}, {width} wide")).await;
+        page.picture(&kept(&format!("{name}-{theme}-{width}"))).await.unwrap();
+    }
+    page.resize(1400, 900).await.unwrap();
+}
+
 pub(super) async fn click(page: &Page, label: &str) {
     let script = format!(
         "(() => {{ const found = [...document.querySelectorAll('button, a, summary')].filter(e => e.innerText?.trim() === {}); \

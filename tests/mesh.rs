@@ -27,7 +27,7 @@ pub(crate) async fn planes() -> (&'static ControlPlane, &'static ControlPlane, M
     (&pair.public, &pair.private, turn)
 }
 
-async fn install_kinds(plane: &ControlPlane) -> Result<()> {
+pub(crate) async fn install_kinds(plane: &ControlPlane) -> Result<()> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/crds");
     for kind in ["meshfederations", RULES, "importedservices"] {
         let file = format!("{folder}/{kind}.federation.openshift-service-mesh.io.yaml");

@@ -3,29 +3,13 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tarbet_testbed::{Chromium, Page};
+use tarbet_testbed::Chromium;
 
-use super::console::{click, kept, sound};
+use super::console::{click, kept, look, sound};
 use super::up::Machine;
 
 /// Long on a busy machine, never waited for when all is well.
 const SOON: Duration = Duration::from_secs(30);
-
-/// A picture of a view in both themes, on a desk, on a phone and at twice the size.
-async fn look(page: &Page, console: &str, view: &str, shows: &str) {
-    for (theme, width, height) in
-        [("light", 1400, 900), ("dark", 1400, 900), ("light", 390, 844), ("dark", 700, 450)]
-    {
-        page.resize(width, height).await.unwrap();
-        page.prefer("prefers-color-scheme", theme).await.unwrap();
-        page.go(&format!("{console}/#/{view}")).await.unwrap();
-        page.shows(SOON, shows).await.unwrap();
-        sound(page, &format!("{view}, {theme}, {width} wide")).await;
-        let name = view.split('/').next().unwrap_or_default();
-        page.picture(&kept(&format!("whole-{name}-{theme}-{width}"))).await.unwrap();
-    }
-    page.resize(1400, 900).await.unwrap();
-}
 
 async fn machine(machine: &Machine, name: &str) {
     let file = machine.folder.write("machine.json", "{}").unwrap().display().to_string();
@@ -71,7 +55,7 @@ async fn pods_networks_and_the_record_are_shown_live_and_changed_only_with_the_r
     permit(&whole, "database", "inbound", 5432, "default.local.web").await;
     permit(&whole, "web", "outbound", 5432, "default.local.database").await;
     page.until(SOON, "document.querySelectorAll('.nets .flow').length === 2").await.unwrap();
-    look(&page, &console, "networks/default.local.web", "inbound-443").await;
+    look(&page, &console, "networks/default.local.web", "inbound-443", "whole-networks").await;
 
     // Can A reach B? The answer names the rules.
     page.until(SOON, "!!document.querySelector('form.can')").await.unwrap();
@@ -152,12 +136,12 @@ async fn pods_networks_and_the_record_are_shown_live_and_changed_only_with_the_r
         .unwrap();
     page.until(SOON, "document.querySelector('.log')?.innerText.split('tick').length > 3").await.unwrap();
     let chosen = page.eval("location.hash.slice(2)").await.unwrap();
-    look(&page, &console, chosen.as_str().unwrap(), "Log of ticker").await;
+    look(&page, &console, chosen.as_str().unwrap(), "Log of ticker", "whole-pods").await;
 
-    look(&page, &console, "audit", "nets DELETE").await;
+    look(&page, &console, "audit", "nets DELETE", "whole-audit").await;
     page.shows(SOON, "TB-1").await.unwrap();
-    look(&page, &console, "overview", "here").await;
-    look(&page, &console, "health", "plugin process").await;
+    look(&page, &console, "overview", "here", "whole-overview").await;
+    look(&page, &console, "health", "plugin process", "whole-health").await;
 
     whole.say(&["down"]).await;
     up.stop().await.unwrap();

@@ -2,29 +2,14 @@
 
 use serde_json::{Value, json};
 use tarbet_testbed::product::Product;
-use tarbet_testbed::{Chromium, Istiod, Lease, Page, eventually};
+use tarbet_testbed::{Chromium, Istiod, Lease, eventually, shared_pair};
 
-use super::{SOON, Up, click, kept, sound, unlock};
+use super::{SOON, Up, click, look, unlock};
 use crate::jobs::{Flow, private_with_tekton};
 use crate::mesh;
 
 /// Long: a pipeline runs meanwhile.
 const LATER: std::time::Duration = crate::jobs::SOON;
-
-/// A picture of a view in both themes, on a desk and on a phone.
-async fn look(page: &Page, console: &str, view: &str, shows: &str) {
-    for (theme, width, height) in
-        [("light", 1400, 900), ("dark", 1400, 900), ("light", 390, 844), ("dark", 700, 450)]
-    {
-        page.resize(width, height).await.unwrap();
-        page.prefer("prefers-color-scheme", theme).await.unwrap();
-        page.go(&format!("{console}/#/{view}")).await.unwrap();
-        page.shows(SOON, shows).await.unwrap();
-        sound(page, &format!("{view}, {theme}, {width} wide")).await;
-        page.picture(&kept(&format!("cluster-{view}-{theme}-{width}"))).await.unwrap();
-    }
-    page.resize(1400, 900).await.unwrap();
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_are_shown_and_cancelled_only_with_the_right() {
@@ -48,7 +33,7 @@ async fn jobs_are_shown_and_cancelled_only_with_the_right() {
     page.shows(LATER, "said=hello world").await.unwrap();
     page.shows(LATER, "Rejected").await.unwrap();
     page.shows(LATER, "Running").await.unwrap();
-    look(&page, &console, "jobs", "said=hello world").await;
+    look(&page, &console, "jobs", "said=hello world", "cluster-jobs").await;
 
     // Without a token, and with one that is nobody's, nothing is cancelled.
     let path = format!("/api/jobs/{}/slow", flow.tenant);
@@ -98,33 +83,50 @@ fn find(entry: &Value, field: &str) -> String {
     inner.and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
+fn catalogue(port: u16) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": { "name": "catalogue", "namespace": "shop", "labels": { "export": "true" } },
+        "spec": { "selector": { "app": "catalogue" }, "ports": [{ "name": "http", "port": port }] },
+    })
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn federation_is_shown_with_what_crosses_it() {
-    let (peer, here, _turn) = mesh::planes().await;
-    Istiod::install_kinds(here).await.unwrap();
+async fn federation_is_shown_with_what_crosses_it_and_what_collides() {
+    let (west, here, _turn) = mesh::planes().await;
+    let south = &shared_pair().await.unwrap().public.beside("console-south").await.unwrap();
+    mesh::install_kinds(south).await.unwrap();
+    for plane in [here, south] {
+        Istiod::install_kinds(plane).await.unwrap();
+    }
     let product = Product::new(env!("CARGO_BIN_EXE_tarbet")).unwrap();
-    let ports = Lease::block(2).unwrap();
-    let (here_at, peer_at) = (ports.port(0), ports.port(1));
-    for plane in [peer, here] {
+    let ports = Lease::block(3).unwrap();
+    let (here_at, west_at, south_at) = (ports.port(0), ports.port(1), ports.port(2));
+    for plane in [west, south, here] {
         for name in ["istio-system", "shop"] {
             let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
             plane.kubectl().apply(&namespace).await.unwrap();
         }
     }
-    let service = json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": { "name": "catalogue", "namespace": "shop", "labels": { "export": "true" } },
-        "spec": { "selector": { "app": "catalogue" }, "ports": [{ "name": "http", "port": 80 }] },
-    });
-    peer.kubectl().apply(&service).await.unwrap();
-    peer.kubectl().apply(&mesh::federation("west", "east", &["192.0.2.2"])).await.unwrap();
-    peer.kubectl().apply(&mesh::rules("east")).await.unwrap();
-    here.kubectl().apply(&mesh::federation("east", "west", &["192.0.2.3"])).await.unwrap();
-    here.kubectl().apply(&mesh::rules("west")).await.unwrap();
-    let _peer = mesh::controller(&product, peer, "west", peer_at, "east", here_at).await;
+    let mut peers = Vec::new();
+    for (plane, name, at) in [(west, "west", west_at), (south, "south", south_at)] {
+        plane.kubectl().apply(&catalogue(80)).await.unwrap();
+        plane.kubectl().apply(&mesh::federation(name, "east", &["192.0.2.2"])).await.unwrap();
+        plane.kubectl().apply(&mesh::rules("east")).await.unwrap();
+        peers.push(mesh::controller(&product, plane, name, at, "east", here_at).await);
+    }
+    let mut federation = mesh::federation("east", "west", &["192.0.2.3"]);
+    let more = json!({ "id": "south", "network": "south", "identity": { "trustDomain": "south.local" },
+        "ingress": { "addresses": ["192.0.2.4"], "port": 15443 } });
+    federation["spec"]["remote"].as_array_mut().unwrap().push(more);
+    let mut rules = mesh::rules("west");
+    rules["spec"]["import"] = json!([{ "meshID": "west" }, { "meshID": "south" }]);
+    here.kubectl().apply(&federation).await.unwrap();
+    here.kubectl().apply(&rules).await.unwrap();
 
     let settings = format!(
-        "mesh: {{listen: '127.0.0.1:{here_at}', discovery: {{west: '127.0.0.1:{peer_at}'}}, leader_election: false}}\n"
+        "mesh: {{listen: '127.0.0.1:{here_at}', leader_election: false, \
+         discovery: {{west: '127.0.0.1:{west_at}', south: '127.0.0.1:{south_at}'}}}}\n"
     );
     let kubeconfig = here.kubeconfig().display().to_string();
     let up = Up::start_with(&settings, &["--kubeconfig", &kubeconfig]).await;
@@ -133,12 +135,22 @@ async fn federation_is_shown_with_what_crosses_it() {
     page.shows(LATER, "catalogue.shop").await.unwrap();
     page.shows(LATER, "connected").await.unwrap();
     page.shows(SOON, "services with export=true").await.unwrap();
-    look(&page, &up.console(), "federation", "catalogue.shop").await;
+    page.until(SOON, "!document.body.innerText.includes('collides')").await.unwrap();
+    look(&page, &up.console(), "federation", "catalogue.shop", "cluster-federation").await;
+
+    // The other mesh now means another port by the same name: told at the top, and in its row.
+    south.kubectl().apply(&catalogue(8080)).await.unwrap();
+    page.shows(LATER, "One imported name collides.").await.unwrap();
+    page.shows(SOON, "south is not used").await.unwrap();
+    look(&page, &up.console(), "federation", "south is not used", "cluster-conflict").await;
+    south.kubectl().apply(&catalogue(80)).await.unwrap();
+    page.until(LATER, "!document.body.innerText.includes('collides')").await.unwrap();
 
     // No longer exported there: gone from the page here.
-    peer.kubectl().run(&["label", "service", "catalogue", "-n", "shop", "export-"]).await.unwrap();
+    for plane in [west, south] {
+        plane.kubectl().run(&["delete", "service", "catalogue", "-n", "shop"]).await.unwrap();
+    }
     page.until(LATER, "!document.body.innerText.includes('catalogue.shop')").await.unwrap();
-    peer.kubectl().run(&["delete", "service", "catalogue", "-n", "shop"]).await.unwrap();
     let planned =
         product.command(&["mesh", "cleanup", "--plan", "--kubeconfig", &kubeconfig]).await.unwrap().1;
     assert!(
@@ -147,7 +159,7 @@ async fn federation_is_shown_with_what_crosses_it() {
     );
     here.kubectl().run(&["get", "meshfederation", "default"]).await.unwrap();
     drop(up);
-    for plane in [peer, here] {
+    for plane in [west, south, here] {
         mesh::clean(&product, plane).await;
     }
 }

@@ -2,7 +2,7 @@
 
 use tarbet_testbed::Chromium;
 
-use super::{SOON, Up, echo, kept, sound};
+use super::{SOON, Up, echo, kept, look, sound};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_view_shows_real_data_in_both_themes_and_at_every_width() {
@@ -37,20 +37,10 @@ async fn every_view_shows_real_data_in_both_themes_and_at_every_width() {
         ("health", "gateway"),
         ("codes/TB-1102", "no agent of the site was connected"),
     ] {
-        for (theme, width, height) in
-            [("light", 1400, 900), ("dark", 1400, 900), ("light", 390, 844), ("dark", 700, 450)]
-        {
-            page.resize(width, height).await.unwrap();
-            page.prefer("prefers-color-scheme", theme).await.unwrap();
-            page.go(&format!("{}/#/{view}", up.console())).await.unwrap();
-            page.shows(SOON, text).await.unwrap();
-            sound(&page, &format!("{view}, {theme}, {width} wide")).await;
-            page.picture(&kept(&format!("{}-{theme}-{width}", view.replace('/', "-")))).await.unwrap();
-        }
+        look(&page, &up.console(), view, text, &view.replace('/', "-")).await;
     }
 
     // What the gateway measures on a link.
-    page.resize(1400, 900).await.unwrap();
     page.go(&format!("{}/#/sites/glasgow-hpc", up.console())).await.unwrap();
     for name in ["Round trip", "Last packet", "Carried"] {
         let told = format!(
@@ -61,7 +51,6 @@ async fn every_view_shows_real_data_in_both_themes_and_at_every_width() {
     sound(&page, "a site whose links are measured").await;
 
     // The story of a request, and the code it failed with.
-    page.resize(1400, 900).await.unwrap();
     page.go(&format!("{}/#/requests", up.console())).await.unwrap();
     page.until(SOON, "document.querySelectorAll('td.wants a').length >= 4").await.unwrap();
     page.eval("document.querySelector('td.wants a').click()").await.unwrap();

@@ -54,12 +54,22 @@ function App() {
   useEffect(() => {
     const title = views.find(([id]) => id === view)?.[1] ?? "Tarbet";
     document.title = `${detail ?? title} · Tarbet`;
-    // On a narrow page the names of views are a strip, and the current one may lie beside it.
-    document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
     // Whoever follows a link with the keyboard or a reader goes on in the new view.
     if (!first.current && view !== "codes") main.current?.focus({ preventScroll: true });
     first.current = false;
   }, [view, detail]);
+  // On a narrow page the names of views are a strip, and the current one may lie beside it.
+  useEffect(() => {
+    const show = () => {
+      const [strip, current] = [document.querySelector("nav"), document.querySelector("nav [aria-current]")];
+      if (!strip || !current) return;
+      const [whole, one] = [strip.getBoundingClientRect(), current.getBoundingClientRect()];
+      strip.scrollLeft += one.left - whole.left - (whole.width - one.width) / 2;
+    };
+    show();
+    addEventListener("resize", show);
+    return () => removeEventListener("resize", show);
+  }, [view]);
   const holder = unlockedAs();
   return (
     <>

@@ -25,7 +25,7 @@ export function Audit() {
     <>
       <header class="view">
         <h1>Audit</h1>
-        {audit ? audit.chain.whole ? <State tone="good">{`chain whole, ${audit.chain.records.toLocaleString("en")} records`}</State> : <State tone="bad">the chain is broken</State> : null}
+        {audit ? audit.chain.whole ? <State tone="good">{audit.chain.records ? `chain whole up to No. ${audit.chain.records.toLocaleString("en")}` : "chain whole"}</State> : <State tone="bad">the chain is broken</State> : null}
       </header>
       {problems.audit ? <ProblemBox problem={problems.audit} /> : null}
       {audit && !audit.chain.whole ? (

@@ -33,9 +33,7 @@ export function Meshes() {
           <strong>{conflicts.length === 1 ? "One imported name collides." : `${conflicts.length} imported names collide.`}</strong>
           <ul>
             {conflicts.map((service) => (
-              <li key={service.name}>
-                {service.hostname}: {service.conflict}
-              </li>
+              <li key={service.name}>{service.conflict?.includes(service.hostname) ? service.conflict : `${service.hostname}: ${service.conflict}`}</li>
             ))}
           </ul>
         </div>
@@ -58,10 +56,13 @@ function Conditions({ conditions }: { conditions: Condition[] | null }) {
         // The one condition of which it is good that it is not so.
         const good = (condition.status === "True") !== (condition.type === "Conflicted");
         const name = condition.type === "Conflicted" && good ? "No conflict" : words(condition.type);
+        const reason = words(condition.reason ?? "–");
+        // A reason that only says the name once more is left out.
+        const said = name.toLowerCase().includes(reason.toLowerCase()) ? "" : reason;
         return (
           <li key={condition.type}>
             <State tone={good ? "good" : "wait"}>{name}</State>
-            <span class="dim">{condition.message || words(condition.reason ?? "–")}</span>
+            <span class="dim">{condition.message || said}</span>
           </li>
         );
       })}

@@ -3,7 +3,7 @@
 import { cancelRequest, unlockedAs } from "./actions";
 import { useDeeds } from "./deeds";
 import { useKnown } from "./live";
-import { Command, Empty, ProblemBox, Since, State, type Tone, plain } from "./pieces";
+import { Command, Empty, ProblemBox, Since, State, type Tone, UnlockTo, plain } from "./pieces";
 import { Table } from "./table";
 import type { Job } from "./types";
 
@@ -66,12 +66,7 @@ export function Jobs({ onUnlock }: { onUnlock: () => void }) {
       ) : null}
       <Table columns={["Request", "State", "Namespace", "Pipeline", "Outcome", "When"]} rows={jobs ?? []} row={row} />
       {jobs?.some(under) && !unlockedAs() ? (
-        <p class="dim">
-          <button type="button" onClick={onUnlock}>
-            Unlock
-          </button>{" "}
-          to cancel a request.
-        </p>
+        <UnlockTo onUnlock={onUnlock}>cancel a request</UnlockTo>
       ) : null}
       {dialog}
     </>

@@ -1,11 +1,11 @@
 // Networks: clouds as islands, what may pass as arrows, permit lists, and whether A can reach B.
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { deleteRule, get, unlockedAs } from "./actions";
 import { useDeeds } from "./deeds";
 import { type Arrow, type Card, arrows, islands } from "./islands";
 import { useKnown } from "./live";
-import { Command, Empty, ProblemBox, State } from "./pieces";
+import { Command, Empty, ProblemBox, State, UnlockTo } from "./pieces";
 import type { Nets, Resource, Rule, Verdict } from "./types";
 
 export function Networks({ chosen, onUnlock }: { chosen: string | undefined; onUnlock: () => void }) {
@@ -55,8 +55,13 @@ const href = (name: string) => `#/networks/${encodeURIComponent(name)}`;
 function Picture({ nets, chosen }: { nets: Nets; chosen: string | undefined }) {
   const drawn = islands(nets);
   const flows = arrows(nets, drawn.cards);
+  const frame = useRef<HTMLDivElement>(null);
+  // Where it is wider than the page, the middle is worth more than the shore.
+  useEffect(() => {
+    if (frame.current) frame.current.scrollLeft = (frame.current.scrollWidth - frame.current.clientWidth) / 2;
+  }, [drawn.width]);
   return (
-    <div class="map nets scroll-x" tabIndex={0} role="group" aria-label={`${nets.clouds.length} clouds, ${nets.resources.length} resources, ${nets.open} open flows`}>
+    <div ref={frame} class="map nets scroll-x" tabIndex={0} role="group" aria-label={`${nets.clouds.length} clouds, ${nets.resources.length} resources, ${nets.open} open flows`}>
       <svg viewBox={`0 0 ${drawn.width} ${drawn.height}`} style={{ minWidth: `${Math.min(drawn.width, 680)}px` }}>
         <defs>
           <marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto-start-reverse">
@@ -191,12 +196,7 @@ function Permits({ resource, onUnlock }: { resource: Resource; onUnlock: () => v
         ))}
       </ul>
       {rules?.length && !unlockedAs() ? (
-        <p class="dim">
-          <button type="button" onClick={onUnlock}>
-            Unlock
-          </button>{" "}
-          to delete a rule.
-        </p>
+        <UnlockTo onUnlock={onUnlock}>delete a rule</UnlockTo>
       ) : null}
       {dialog}
     </section>
@@ -206,8 +206,11 @@ function Permits({ resource, onUnlock }: { resource: Resource; onUnlock: () => v
 /** Can A reach B, and which rules say so. */
 function Can({ nets }: { nets: Nets }) {
   const names = nets.resources.map((resource) => resource.name);
-  const [from, setFrom] = useState(names[0] ?? "");
-  const [to, setTo] = useState(names[1] ?? names[0] ?? "");
+  // Until somebody chooses: the first two that are known by now.
+  const [chosenFrom, setFrom] = useState<string>();
+  const [chosenTo, setTo] = useState<string>();
+  const from = chosenFrom ?? names[0] ?? "";
+  const to = chosenTo ?? names.find((name) => name !== from) ?? from;
   const [port, setPort] = useState("443");
   const [protocol, setProtocol] = useState("6");
   const [verdict, setVerdict] = useState<Verdict>();

@@ -121,3 +121,15 @@ export function Dialog(props: { title: string; onClose: () => void; children: Co
     </dialog>
   );
 }
+
+/** For whoever only looks: what a token would be good for here. */
+export function UnlockTo({ children, onUnlock }: { children: ComponentChildren; onUnlock: () => void }) {
+  return (
+    <p class="dim">
+      <button type="button" onClick={onUnlock}>
+        Unlock
+      </button>{" "}
+      to {children}.
+    </p>
+  );
+}

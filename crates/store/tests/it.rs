@@ -28,5 +28,5 @@ mod shared;
 
 /// How often to repeat: the environment variable `EFFORT`, one if it is not set.
 fn effort() -> u32 {
-    std::env::var("EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+    u32::try_from(tarbet_testbed::effort()).unwrap()
 }

@@ -23,13 +23,10 @@ use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+pub use tarbet_testbed::effort;
+
 /// Generous: compilers may share the cores.
 pub const SOON: Duration = Duration::from_secs(90);
-
-/// How often things are repeated.
-pub fn effort() -> usize {
-    std::env::var("EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
-}
 
 /// The pair of clusters of this process, with all kinds installed.
 pub async fn clusters() -> &'static Pair {

@@ -378,7 +378,7 @@ fn rendered(input: &Input) -> Objects {
 }
 
 fn cases() -> u32 {
-    300 * std::env::var("EFFORT").ok().and_then(|effort| effort.parse().ok()).unwrap_or(1)
+    300 * u32::try_from(tarbet_testbed::effort()).unwrap()
 }
 
 proptest! {

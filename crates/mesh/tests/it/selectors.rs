@@ -59,7 +59,7 @@ async fn a_real_api_server_chooses_the_same_objects() {
         api.create(&PostParams::default(), &object).await.unwrap();
     }
     let all = api.list(&ListParams::default()).await.unwrap().items;
-    let effort: usize = std::env::var("EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let effort = tarbet_testbed::effort();
     for _ in 0..60 * effort {
         let selector = selector().new_tree(&mut runner).unwrap().current();
         let query = query(&selector);

@@ -19,10 +19,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::service::Routes;
 
-/// How much to repeat: 1 for everyday, more for `make verify`.
-pub(crate) fn effort() -> usize {
-    std::env::var("EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
-}
+pub(crate) use tarbet_testbed::effort;
 
 pub(crate) async fn memory() -> Store {
     tarbet_store::open(&StoreConfig::Memory {}, Clock::system()).await.unwrap()

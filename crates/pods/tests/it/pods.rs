@@ -11,8 +11,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// How often repeated checks run: a small number, times EFFORT.
 pub(crate) fn effort(least: u32) -> u32 {
-    let effort = std::env::var("EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1u32);
-    least * effort.max(1)
+    least * u32::try_from(tarbet_testbed::effort()).unwrap()
 }
 
 pub(crate) fn uid() -> String {

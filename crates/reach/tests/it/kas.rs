@@ -29,6 +29,7 @@ use tarbet_reach::kas::kubernetes::{AgentCaller, KubernetesApi, RequestOptions};
 use tarbet_reach::kas::proto::{agent_configuration, agentcfg, entity};
 use tarbet_reach::kas::server::{AgentHost, Carrier, KasServer, ServerConfig};
 use tarbet_reach::kas::{Agent, PoolConfig, PoolEvent, Prefix, TunnelPool};
+use tarbet_testbed::effort;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -38,11 +39,6 @@ use self::site::Site;
 
 /// Long enough for a busy machine; nothing waits for it when things go well.
 const PATIENCE: Duration = Duration::from_mins(1);
-
-/// How much repetition is wanted.
-fn effort() -> usize {
-    std::env::var("EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
-}
 
 async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("waited too long for {what}"))

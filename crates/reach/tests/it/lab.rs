@@ -35,6 +35,8 @@ use uuid::Uuid;
 use super::flaky::Flaky;
 use super::net::Net;
 
+pub(crate) use tarbet_testbed::effort;
+
 pub(crate) const PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
 
 /// Longer than anything here takes; nothing waits for it when things go well.
@@ -50,11 +52,6 @@ pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) 
     };
     let found = tokio::time::timeout(PATIENCE, looking).await;
     assert!(found.is_ok(), "waited too long for {what}");
-}
-
-/// How much of everything: 1 by default.
-pub(crate) fn effort() -> usize {
-    std::env::var("EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
 /// Everything that belongs together.

@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn the_cloud_judges_packets_as_the_reference_does() {
         use rand::{Rng, SeedableRng};
-        let effort: usize = std::env::var("EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+        let effort = tarbet_testbed::effort();
         let mut dice = rand::rngs::StdRng::seed_from_u64(7);
         let address = |dice: &mut rand::rngs::StdRng| {
             Ipv4Addr::new(10, 0, dice.random_range(0..4), dice.random_range(0..8))

@@ -98,6 +98,7 @@ impl Lane {
             // Fails only for more than was received.
             let _ = stream.flow_control().release_capacity(chunk.len());
             inlet.taken += 1;
+            self.shared.meter.took(chunk.len());
             if !chunk.is_empty() {
                 coop.made_progress();
                 return Poll::Ready(Some(Ok(chunk)));

@@ -39,6 +39,8 @@ pub(crate) struct Meter {
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
     stalled: AtomicU64,
+    // Bytes of all streams that were read here, framing excluded.
+    taken: AtomicU64,
     // Microseconds since the start.
     heard: AtomicU64,
     // Microseconds, zero before the first PONG.
@@ -56,6 +58,7 @@ impl Meter {
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
             stalled: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
             heard: AtomicU64::new(0),
             round_trip: AtomicU64::new(0),
             distance: AtomicU64::new(u64::MAX),
@@ -78,6 +81,15 @@ impl Meter {
 
     pub(crate) fn stalled(&self, count: usize) {
         self.stalled.fetch_add(count as u64, Relaxed);
+    }
+
+    /// A reader took so many bytes.
+    pub(crate) fn took(&self, count: usize) {
+        self.taken.fetch_add(count as u64, Relaxed);
+    }
+
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.load(Relaxed)
     }
 
     pub(crate) fn bytes_in(&self) -> u64 {

@@ -13,6 +13,8 @@ use crate::window;
 
 /// How often unread streams are looked for while any are open.
 const SWEEP: Duration = Duration::from_millis(250);
+/// The least time over which a rate is told.
+const LEAST: Duration = Duration::from_millis(20);
 
 /// Ends only when the peer is gone.
 pub(crate) async fn watch_over(shared: Arc<Shared>, mut pings: PingPong) -> CloseReason {
@@ -66,6 +68,7 @@ struct Sweeper {
     next: Option<Instant>,
     last: Option<Instant>,
     bytes_in: u64,
+    taken: u64,
     unread: usize,
 }
 
@@ -77,7 +80,12 @@ impl Sweeper {
         {
             return next;
         }
-        let bytes_in = shared.meter.bytes_in();
+        let (bytes_in, taken) = (shared.meter.bytes_in(), shared.meter.taken());
+        let since = self.last.map(|last| now.saturating_duration_since(last));
+        // What a window is worth shows after two round trips; one that still grows is looked at again then.
+        let soon = shared.meter.distance().map_or(SWEEP, |distance| (distance * 2).clamp(LEAST, SWEEP));
+        let begins = since.is_none_or(|since| since > SWEEP * 2);
+        let mut pause = if begins { soon } else { SWEEP };
         // Nothing came in and nothing lay there: there is nothing to find.
         if self.unread > 0 || bytes_in != self.bytes_in {
             let settings = &shared.settings;
@@ -89,18 +97,17 @@ impl Sweeper {
                     "Streams that nobody read were reset to keep the link moving."
                 );
             }
-            let since = self.last.map_or(SWEEP, |last| now.saturating_duration_since(last).max(SWEEP));
-            let rate = (bytes_in - self.bytes_in) as f64 / since.as_secs_f64();
-            shared.want_window(window::suited(
-                settings,
-                shared.window(),
-                rate,
-                shared.meter.distance(),
-                unread,
-            ));
-            (self.bytes_in, self.unread) = (bytes_in, unread);
+            // What was read, not what came: a reader that stopped has no use for a larger window.
+            let rate = (taken - self.taken) as f64 / since.unwrap_or(SWEEP).max(LEAST).as_secs_f64();
+            let (current, distance) = (shared.window(), shared.meter.distance());
+            let suited = window::suited(settings, current, rate, distance, unread);
+            if suited > current {
+                pause = soon;
+            }
+            shared.want_window(suited);
+            (self.bytes_in, self.taken, self.unread) = (bytes_in, taken, unread);
         }
         self.last = Some(now);
-        *self.next.insert(now + SWEEP)
+        *self.next.insert(now + pause)
     }
 }

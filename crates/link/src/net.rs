@@ -1,5 +1,6 @@
 //! The plain network as a dialer.
 
+use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -17,8 +18,8 @@ use crate::error::LinkError;
 use crate::shapes::Dialer;
 use crate::target::Target;
 
-/// A first read is small: most streams carry little.
-const FIRST_READ: usize = 8 * 1024;
+/// What a stream reads at once that does not fill it: most carry little.
+const FIRST_READ: usize = 16 * 1024;
 /// Room in the reader's own buffer from which on nothing is read ahead for it.
 const AMPLE: usize = 32 * 1024;
 /// A stream that keeps filling its buffer reads this much at once.
@@ -72,6 +73,12 @@ pub fn tcp(socket: TcpStream) -> ByteStream {
     ByteStream::from_duplex(Tcp { socket, buffer: BytesMut::new(), size: FIRST_READ, ahead: Bytes::new() })
 }
 
+thread_local! {
+    // Where such reads land. What came is then copied into as much memory as it needs, which is most often a few
+    // hundred bytes: taking and giving back a large buffer for each would cost more than the copy.
+    static LANDING: RefCell<Vec<u8>> = RefCell::new(vec![0; FIRST_READ]);
+}
+
 struct Tcp {
     socket: TcpStream,
     buffer: BytesMut,
@@ -83,7 +90,27 @@ struct Tcp {
 forward_io!(@write Tcp, socket);
 
 impl Tcp {
+    /// Reads what there is, if it is not much, and has it taken; `None` at the end.
+    fn poll_little<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        take: impl FnOnce(&[u8]) -> T,
+    ) -> Poll<io::Result<Option<T>>> {
+        LANDING.with_borrow_mut(|landing| {
+            let mut target = ReadBuf::new(landing);
+            ready!(Pin::new(&mut self.socket).poll_read(cx, &mut target))?;
+            if target.remaining() == 0 {
+                self.size = FIRST_READ * 2;
+            }
+            let read = target.filled();
+            Poll::Ready(Ok((!read.is_empty()).then(|| take(read))))
+        })
+    }
+
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
+        if self.size == FIRST_READ {
+            return self.poll_little(cx, Bytes::copy_from_slice);
+        }
         // Asked first, so that a stream that waits needs no buffer for the question.
         if self.socket.poll_read_ready(cx)?.is_pending() {
             return self.rest();
@@ -120,6 +147,15 @@ impl AsyncRead for Tcp {
         if this.ahead.is_empty() {
             if buf.remaining() >= AMPLE {
                 return Pin::new(&mut this.socket).poll_read(cx, buf);
+            }
+            if this.size == FIRST_READ {
+                let split = |read: &[u8]| {
+                    let (fits, rest) = read.split_at(read.len().min(buf.remaining()));
+                    buf.put_slice(fits);
+                    Bytes::copy_from_slice(rest)
+                };
+                this.ahead = ready!(this.poll_little(cx, split))?.unwrap_or_default();
+                return Poll::Ready(Ok(()));
             }
             match ready!(this.poll_fill(cx))? {
                 Some(chunk) => this.ahead = chunk,

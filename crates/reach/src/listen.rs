@@ -150,10 +150,11 @@ impl Listener {
             let stop = stop.clone();
             tokio::spawn(async move { stop.run_until_cancelled(certificates.follow()).await });
         }
+        let mut stopped = std::pin::pin!(stop.cancelled());
         loop {
             let accepted = tokio::select! {
                 accepted = self.tcp.accept() => accepted,
-                () = stop.cancelled() => return,
+                () = &mut stopped => return,
             };
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
@@ -184,7 +185,8 @@ async fn secure(stream: TcpStream, tls: Option<Arc<Acceptor>>) -> Result<(ByteSt
     let stream = tarbet_link::tcp(stream);
     match tls {
         None => Ok((stream, None)),
-        Some(tls) => match tls.accept(stream).await {
+        // Boxed, so that what only a handshake needs is not kept for as long as the connection lasts.
+        Some(tls) => match Box::pin(tls.accept(stream)).await {
             Ok(stream) => {
                 let certificate = stream.peer().cloned().map(Box::new);
                 Ok((ByteStream::new(stream), certificate))

@@ -7,8 +7,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tarbet_identity::Pin;
 use tarbet_link::handshake::{Hello, Refusal, RefusalCode};
-use tarbet_link::{Accepted, ByteStream, Protocol, Settings, WebSocketLimits, detect};
+use tarbet_link::{Accepted, ByteStream, CloseReason, Protocol, Settings, WebSocketLimits, detect};
 use tarbet_telemetry::problem::chain;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::Hub;
@@ -23,8 +24,10 @@ const NATIVE: &str = "tarbet-link";
 /// How long a peer may take to say what it is: half-open connections must not pile up.
 const FIRST_WORD: Duration = Duration::from_secs(10);
 
+// A gateway holds many links, and most are idle: whatever is not needed until the end of one is boxed, so that it
+// takes memory only while it runs.
 pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
-    let (protocol, stream) = match tokio::time::timeout(FIRST_WORD, detect(stream)).await {
+    let (protocol, stream) = match Box::pin(tokio::time::timeout(FIRST_WORD, detect(stream))).await {
         Ok(Ok(detected)) => detected,
         Ok(Err(error)) => {
             return tracing::debug!(%peer, %error, "A connection broke before it said anything.");
@@ -33,10 +36,12 @@ pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
     };
     match protocol {
         Protocol::Native => native(&hub, ByteStream::new(stream), peer).await,
-        Protocol::Http2 => hub.kas.serve(ByteStream::new(stream), Carrier::Plain, &hub.leaving).await,
-        Protocol::Http1 => match websocket(ByteStream::new(stream)).await {
+        Protocol::Http2 => {
+            Box::pin(hub.kas.serve(ByteStream::new(stream), Carrier::Plain, &hub.leaving)).await;
+        }
+        Protocol::Http1 => match Box::pin(websocket(ByteStream::new(stream))).await {
             Ok((stream, NATIVE)) => native(&hub, stream, peer).await,
-            Ok((stream, _)) => hub.kas.serve(stream, Carrier::WebSocket, &hub.leaving).await,
+            Ok((stream, _)) => Box::pin(hub.kas.serve(stream, Carrier::WebSocket, &hub.leaving)).await,
             Err(cause) => tracing::debug!(%peer, cause, "No WebSocket came about."),
         },
         Protocol::Tls => {
@@ -59,6 +64,22 @@ async fn websocket(stream: ByteStream) -> Result<(ByteStream, &'static str), Str
 }
 
 async fn native(hub: &Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
+    let Some((held, driver)) = Box::pin(join(hub, stream, peer)).await else { return };
+    let reason = driver.await;
+    hub.local.remove(held.id);
+    if let Some(registry) = &hub.registry {
+        Box::pin(registry.withdraw(&held)).await;
+    }
+    let reason = reason.map_or_else(|error| error.to_string(), |reason| reason.to_string());
+    tracing::info!(site = %held.site, link = %held.id, reason, "An agent left.");
+}
+
+/// Takes an agent in, and makes its link known.
+async fn join(
+    hub: &Arc<Hub>,
+    stream: ByteStream,
+    peer: SocketAddr,
+) -> Option<(Arc<Held>, JoinHandle<CloseReason>)> {
     let id = LinkId::fresh();
     let mut admitted = None;
     let accepting = tarbet_link::accept(stream, FIRST_WORD, |hello| {
@@ -76,10 +97,11 @@ async fn native(hub: &Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
         Ok(accepted) => accepted,
         Err(error) => {
             hub.metrics.refused_links.inc();
-            return tracing::info!(%peer, cause = %chain(&error), "An agent was not taken in.");
+            tracing::info!(%peer, cause = %chain(&error), "An agent was not taken in.");
+            return None;
         }
     };
-    let Some((Admitted { site, token_id, .. }, place)) = admitted else { return };
+    let (Admitted { site, token_id, .. }, place) = admitted?;
     let driver = tokio::spawn(driver);
     let agent = &link.info().agent;
     let (services, key) = offered(&agent.services);
@@ -105,13 +127,7 @@ async fn native(hub: &Arc<Hub>, stream: ByteStream, peer: SocketAddr) {
     if let Some(registry) = &hub.registry {
         registry.announce(&held).await;
     }
-    let reason = driver.await;
-    hub.local.remove(id);
-    if let Some(registry) = &hub.registry {
-        registry.withdraw(&held).await;
-    }
-    let reason = reason.map_or_else(|error| error.to_string(), |reason| reason.to_string());
-    tracing::info!(site = %held.site, link = %id, reason, "An agent left.");
+    Some((held, driver))
 }
 
 /// The services an agent offers, and the key that it names among them.

@@ -109,18 +109,15 @@ impl Dispatcher {
     ) {
         let header = |name: &str| headers?.get(name)?.to_str().ok();
         let said = || header("tarbet-caller").map(|name| format!("{name} (the gateway's word)"));
-        self.audit.record(
-            Timestamp::now(),
-            &Event {
-                request: header(request::HEADER).and_then(|id| id.parse().ok()),
-                site: self.site.clone(),
-                principal: caller.map(str::to_owned).or_else(said),
-                wants: wanted.to_string(),
-                outcome: if refusal.is_some() { "refused" } else { "permitted" }.to_owned(),
-                status: None,
-                code: refusal.map(|refusal| refusal.code.clone()),
-            },
-        );
+        self.audit.record_made(Timestamp::now(), || Event {
+            request: header(request::HEADER).and_then(|id| id.parse().ok()),
+            site: self.site.clone(),
+            principal: caller.map(str::to_owned).or_else(said),
+            wants: wanted.to_string(),
+            outcome: if refusal.is_some() { "refused" } else { "permitted" }.to_owned(),
+            status: None,
+            code: refusal.map(|refusal| refusal.code.clone()),
+        });
     }
 }
 

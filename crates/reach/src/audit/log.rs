@@ -123,8 +123,15 @@ impl AuditLog {
 
     /// Writes a record. It is on disk a moment later.
     pub fn record(&self, now: Timestamp, event: &Event) {
+        if self.0.is_some() {
+            self.record_made(now, || event.clone());
+        }
+    }
+
+    /// Writes a record that is only made if any are kept: it costs more than most of what it tells of.
+    pub fn record_made(&self, now: Timestamp, make: impl FnOnce() -> Event) {
         let Some(inner) = &self.0 else { return };
-        let mut event = event.clone();
+        let mut event = make();
         if let Some((end, _)) = event.wants.char_indices().nth(MAX_WANTS) {
             event.wants.truncate(end);
         }

@@ -102,7 +102,7 @@ impl Ticket {
     fn end(&mut self, outcome: &str, step: Step, status: Option<u16>, problem: Option<&Problem>) {
         self.open = false;
         let Subject { id, principal, site, wants } = self.story.subject();
-        let event = Event {
+        self.hub.audit.record_made(Timestamp::now(), || Event {
             request: Some(*id),
             site: Some(site.to_string()),
             principal: Some(principal.clone()),
@@ -110,8 +110,7 @@ impl Ticket {
             outcome: outcome.to_owned(),
             status,
             code: problem.map(|problem| problem.code.clone()),
-        };
-        self.hub.audit.record(Timestamp::now(), &event);
+        });
         self.hub.metrics.routed(problem.is_none(), self.story.age());
         if let Some(problem) = problem {
             tracing::info!(

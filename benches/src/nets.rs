@@ -5,6 +5,7 @@ mod local;
 mod rules;
 mod spaces;
 mod tags;
+mod vpn;
 mod world;
 
 use std::time::Instant;
@@ -21,6 +22,8 @@ pub(crate) async fn measure(bench: &Bench) -> Result<Vec<Section>> {
     say("nets: address spaces are measured");
     sections.extend(rules::measure(bench).await?);
     say("nets: permit lists and plans are measured");
+    sections.push(vpn::measure(bench).await?);
+    say("nets: a VPN is measured");
     sections.push(local::measure(bench).await?);
     Ok(sections)
 }

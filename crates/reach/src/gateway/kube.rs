@@ -107,7 +107,7 @@ async fn proxy(
     mut request: Request<Incoming>,
     vouched: Option<&Vouched>,
 ) -> Result<Response<Body>, Problem> {
-    let (principal, named) = match callers::identify(hub, &mut request).await? {
+    let (principal, named) = match callers::identify(hub, id, &mut request).await? {
         Some((principal, site)) => (principal, Some(site)),
         None => authenticate(hub, &request, vouched).await?,
     };

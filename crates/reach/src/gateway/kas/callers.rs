@@ -7,11 +7,11 @@ use http::{HeaderMap, HeaderName, Request, Uri};
 use jiff::Timestamp;
 use tarbet_telemetry::codes::reach;
 use tarbet_telemetry::problem::chain;
-use tarbet_telemetry::{Coded, Problem};
+use tarbet_telemetry::{Coded, Problem, RequestId};
 
 use super::{Kas, gitlab_site};
 use crate::directory::{DirectoryError, Principal, Role};
-use crate::gateway::Hub;
+use crate::gateway::{Hub, kube};
 use crate::kas::gitlab::{
     Access, Credential, GitlabClient, GitlabError, access_of_job, access_of_user, strip_credential_query,
 };
@@ -24,7 +24,8 @@ const OURS: [HeaderName; 2] =
 /// Who calls and the site of the agent that is meant, if the credential is one of kas. The request is
 /// left as it goes on: without what was meant for the gateway, and as whom GitLab says.
 pub(in crate::gateway) async fn identify<B>(
-    hub: &Hub,
+    hub: &Arc<Hub>,
+    id: RequestId,
     request: &mut Request<B>,
 ) -> Result<Option<(Arc<Principal>, SiteName)>, Problem> {
     let kas = &hub.kas;
@@ -54,7 +55,19 @@ pub(in crate::gateway) async fn identify<B>(
                 Err(error) => return Err(error.problem()),
             };
             let site = hub.known.site_numbered(*agent_id).await.map_err(|error| error.problem())?;
-            (principal, site.ok_or_else(|| unknown(*agent_id))?)
+            let site = site.ok_or_else(|| unknown(*agent_id))?;
+            if !principal.may(Role::User, &site) {
+                // It is on record under its name, and told as a number that is nobody's: else whoever
+                // counts upwards learns the names of all sites.
+                let wants = format!("{} {} {}", kube::SERVICE, request.method(), request.uri().path());
+                return Err(hub.admit(&principal, &site, id, &wants).await.err().map_or_else(
+                    || unknown(*agent_id),
+                    |problem| {
+                        if problem.code == reach::SITE_UNKNOWN.id { unknown(*agent_id) } else { problem }
+                    },
+                ));
+            }
+            (principal, site)
         }
     };
     *request.uri_mut() = strip_credential_query(request.uri());

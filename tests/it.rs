@@ -1,13 +1,19 @@
 //! The whole product from outside: the binary, its files and its tree.
 
 #[cfg(test)]
+mod canaries;
+#[cfg(test)]
 mod cli;
+#[cfg(test)]
+mod clocks;
 #[cfg(test)]
 mod console;
 #[cfg(test)]
 mod crossings;
 #[cfg(test)]
 mod documents;
+#[cfg(test)]
+mod escapes;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]

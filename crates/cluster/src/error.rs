@@ -18,6 +18,14 @@ pub enum ClusterError {
         #[source]
         source: Box<KubeconfigError>,
     },
+    /// The kubeconfig is not written as one.
+    #[error("the kubeconfig {} cannot be read{}", path.display(), spot(*place))]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Line and column of the mistake.
+        place: Option<(u64, u64)>,
+    },
     /// The process does not run in a pod, or its service account is not mounted.
     #[error("the service account of this pod cannot be used")]
     InCluster(#[source] Box<InClusterError>),
@@ -33,6 +41,10 @@ pub enum ClusterError {
         #[source]
         source: Box<kube::Error>,
     },
+}
+
+fn spot(place: Option<(u64, u64)>) -> String {
+    place.map_or_else(String::new, |(line, column)| format!(": line {line}, column {column}"))
 }
 
 impl Coded for ClusterError {

@@ -60,5 +60,5 @@ pub use redis::{Persistence, Redis, RedisOptions, TlsMode};
 pub use sentinel::{SentinelOptions, Sentinels};
 pub use slurm::{Slurm, SlurmOptions};
 pub use tekton::Tekton;
-pub use tools::{valgrind, vendor_python};
+pub use tools::{faketime, valgrind, vendor_python};
 pub use verified::verified;

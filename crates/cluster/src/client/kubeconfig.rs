@@ -33,9 +33,13 @@ fn stamp(file: &Path) -> Option<Stamp> {
 
 pub(super) async fn load(paths: &[PathBuf]) -> Result<(Config, Fingerprint), ClusterError> {
     let first = paths.first().ok_or(ClusterError::Nowhere)?;
-    let failed = |path: &Path, source: KubeconfigError| ClusterError::Kubeconfig {
-        path: path.to_owned(),
-        source: Box::new(source),
+    let failed = |path: &Path, source: KubeconfigError| match source {
+        // What the parser says quotes the lines around, and there stand tokens and keys.
+        KubeconfigError::Parse(error) => {
+            let place = error.location().map(|at| (at.line(), at.column()));
+            ClusterError::Syntax { path: path.to_owned(), place }
+        }
+        source => ClusterError::Kubeconfig { path: path.to_owned(), source: Box::new(source) },
     };
     let mut merged = Kubeconfig::default();
     for path in paths {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::time::Interval;
 use zeroize::Zeroizing;
 
@@ -16,6 +16,8 @@ use crate::hash::sha256_of_parts;
 
 /// No certificate bundle comes near this.
 const MAX_FILE: u64 = 4 * 1024 * 1024;
+/// A clock that goes back less is being set right by routine; certificates begin five minutes early for that.
+const STEP: SignedDuration = SignedDuration::from_mins(4);
 
 /// What a look at the files brought.
 #[derive(Debug)]
@@ -90,13 +92,23 @@ struct Seen {
     used: [u8; 32],
     refused: Option<[u8; 32]>,
     renew: Option<Timestamp>,
+    /// What the clock said when it was made.
+    made: Timestamp,
+}
+
+impl Seen {
+    /// Whether to make it anew although no file changed: its time is up, or the clock went back to before it
+    /// began. Else a clock that was ahead for a moment would leave a certificate that nobody accepts for years.
+    fn is_due(&self, now: Timestamp) -> bool {
+        self.renew.is_some_and(|at| now >= at || now.duration_since(self.made) < -STEP)
+    }
 }
 
 impl<R: Recipe> Live<R> {
     pub(super) fn start(recipe: R, now: Timestamp) -> Result<Self, TlsError> {
         let files = FileSet::read(recipe.files());
         let (config, renew) = recipe.make(&files, now)?;
-        let seen = Mutex::new(Seen { used: files.digest, refused: None, renew });
+        let seen = Mutex::new(Seen { used: files.digest, refused: None, renew, made: now });
         Ok(Self { recipe, current: ArcSwap::from_pointee(config), seen })
     }
 
@@ -108,7 +120,7 @@ impl<R: Recipe> Live<R> {
         // Held throughout, so that of two refreshes at once the later reading wins.
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let files = FileSet::read(self.recipe.files());
-        let due = seen.renew.is_some_and(|at| now >= at);
+        let due = seen.is_due(now);
         if files.digest == seen.used && !due {
             seen.refused = None;
             return Refresh::Unchanged;
@@ -119,7 +131,7 @@ impl<R: Recipe> Live<R> {
         match self.recipe.make(&files, now) {
             Ok((config, renew)) => {
                 self.current.store(Arc::new(config));
-                *seen = Seen { used: files.digest, refused: None, renew };
+                *seen = Seen { used: files.digest, refused: None, renew, made: now };
                 Refresh::Replaced
             }
             Err(error) => {

@@ -212,6 +212,24 @@ async fn trusted_authorities_rotate_too() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_clock_that_was_ahead_leaves_no_certificate_of_the_future() -> Result<()> {
+    let scene = Scene::new()?;
+    let acceptor = ServerTls::new(scene.source(Scene::server_leaf())).build(now())?;
+    let server = Echo::start(acceptor.clone()).await?;
+    let connector = scene.connector()?;
+    let mut live = server.dial(&connector).await?;
+    for ahead in [SignedDuration::from_hours(24 * 365), SignedDuration::from_hours(24 * 365 * 5)] {
+        assert!(matches!(acceptor.refresh(now() + ahead), Refresh::Replaced));
+        assert!(server.dial(&connector).await.is_err(), "peers with the right clock do not take it");
+        assert!(matches!(acceptor.refresh(now()), Refresh::Replaced));
+        assert!(matches!(acceptor.refresh(now() - SignedDuration::from_mins(1)), Refresh::Unchanged));
+        echo(&mut server.dial(&connector).await?).await?;
+        echo(&mut live).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_client_shows_its_new_certificate() -> Result<()> {
     let scene = Scene::new()?;
     let folder = tempfile::tempdir()?;

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use tokio::time::Instant;
 
 use super::machine::{is_final, phase_of};
 use super::plan::{Memory, Remote};
@@ -35,8 +35,9 @@ pub struct Entry {
     pub memory: Memory,
     /// What the other side last said.
     pub told: Option<wire::PodStatus>,
-    /// Since when the other side has said nothing of it although it was asked.
-    pub unheard: Option<Timestamp>,
+    /// Since when the other side has said nothing of it although it was asked. Not by the clock on the wall,
+    /// which may jump: a pod that is silent for a moment would be lost.
+    pub unheard: Option<Instant>,
     /// The other side's own id.
     pub jid: String,
     /// Why it has not been sent.
@@ -160,7 +161,7 @@ impl Book {
     }
 
     /// Takes what was told; `asked` are those an answer was due for. Returns whose state is news.
-    pub fn tell(&self, told: Vec<wire::PodStatus>, asked: &[wire::PodRef], now: Timestamp) -> Vec<Key> {
+    pub fn tell(&self, told: Vec<wire::PodStatus>, asked: &[wire::PodRef], now: Instant) -> Vec<Key> {
         let mut book = self.lock();
         let mut news = Vec::new();
         let mut heard = Vec::new();
@@ -221,7 +222,7 @@ mod tests {
 
     #[test]
     fn news_are_told_once_and_silence_is_noticed() {
-        let (book, now) = (Book::default(), Timestamp::UNIX_EPOCH);
+        let (book, now) = (Book::default(), Instant::now());
         book.see(&pod("a", "1"));
         book.see(&pod("b", "2"));
         for uid in ["1", "2"] {

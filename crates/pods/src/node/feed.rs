@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
-use jiff::Timestamp;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::keeper::Node;
@@ -44,7 +44,7 @@ impl Feed {
             }
             match node.interlink.status(&asked).await {
                 Ok(told) => {
-                    for key in node.book.tell(told, &asked, Timestamp::now()) {
+                    for key in node.book.tell(told, &asked, Instant::now()) {
                         node.queue.add(key);
                     }
                 }
@@ -89,7 +89,7 @@ impl Feed {
         while let Some(state) = states.next().await {
             match state {
                 Ok(state) => {
-                    for key in node.book.tell(vec![state], &[], Timestamp::now()) {
+                    for key in node.book.tell(vec![state], &[], Instant::now()) {
                         node.queue.add(key);
                     }
                 }

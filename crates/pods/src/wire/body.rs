@@ -35,9 +35,17 @@ pub fn read_items<T: DeserializeOwned>(body: &[u8], expected: &'static str) -> R
 pub fn read<T: DeserializeOwned>(body: &[u8], expected: &'static str) -> Result<T, BadBody> {
     let mut json = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut json)
-        .map_err(|error| BadBody { expected, reason: error.to_string() })?;
-    json.end().map_err(|error| BadBody { expected, reason: error.to_string() })?;
+        .map_err(|error| BadBody { expected, reason: without_values(&error.to_string()) })?;
+    json.end().map_err(|error| BadBody { expected, reason: without_values(&error.to_string()) })?;
     Ok(value)
+}
+
+/// What a parser says, without what it found: that may be a pod's secret, and the sentence is logged.
+fn without_values(said: &str) -> String {
+    match (said.find('"'), said.rfind('"')) {
+        (Some(begin), Some(end)) if begin < end => format!("{}\"…{}", &said[..begin], &said[end..]),
+        _ => said.to_owned(),
+    }
 }
 
 impl<T> Items<T> {
@@ -49,5 +57,18 @@ impl<T> Items<T> {
             (Some(item), None) => Ok(item),
             _ => Err(BadBody { expected, reason: format!("it holds {count} objects instead of one") }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_body_is_not_quoted() {
+        let said = read::<Vec<u8>>(br#"["secret \" and more"]"#, "numbers").unwrap_err().to_string();
+        assert!(!said.contains("secret") && !said.contains("more") && said.contains("expected u8"), "{said}");
+        let said = read::<Vec<u8>>(b"[1,", "numbers").unwrap_err().to_string();
+        assert!(said.contains("EOF"), "{said}");
     }
 }

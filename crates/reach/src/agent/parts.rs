@@ -112,7 +112,7 @@ pub(super) fn read_policy(config: &AgentConfig) -> Result<Policy, Problem> {
             .because(cause)
     };
     let text = std::fs::read_to_string(file).map_err(|error| unusable(error.to_string()))?;
-    serde_saphyr::from_str(&text).map_err(|error| unusable(error.to_string()))
+    serde_saphyr::from_str(&text).map_err(|error| unusable(error.without_snippet().to_string()))
 }
 
 /// What the agent offers.
@@ -150,7 +150,14 @@ async fn kube_config(config: &AgentConfig) -> Result<Option<kube::Config>, Probl
         Problem::new(&ground::CONFIG_INVALID, format!("The kubeconfig {} cannot be used.", file.display()))
             .because(cause)
     };
-    let kubeconfig = kube::config::Kubeconfig::read_from(file).map_err(|error| unusable(chain(&error)))?;
+    let kubeconfig = kube::config::Kubeconfig::read_from(file).map_err(|error| match error {
+        // What the parser says quotes the lines around, and there stand tokens and keys.
+        kube::config::KubeconfigError::Parse(error) => {
+            let place = error.location().map(|at| format!(" (line {}, column {})", at.line(), at.column()));
+            unusable(format!("it is not written as one{}", place.unwrap_or_default()))
+        }
+        error => unusable(chain(&error)),
+    })?;
     let options = kube::config::KubeConfigOptions::default();
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await;
     config.map(Some).map_err(|error| unusable(chain(&error)))
@@ -159,12 +166,13 @@ async fn kube_config(config: &AgentConfig) -> Result<Option<kube::Config>, Probl
 /// The extra headers.
 pub(super) fn headers(config: &AgentConfig) -> Result<HeaderMap, Problem> {
     let mut headers = HeaderMap::new();
-    for line in &config.headers {
+    for (at, line) in config.headers.iter().enumerate() {
         let parsed = line
             .split_once(':')
             .and_then(|(name, value)| Some((name.trim().parse().ok()?, value.trim().parse().ok()?)));
         let (name, value): (http::HeaderName, http::HeaderValue) = parsed.ok_or_else(|| {
-            Problem::new(&ground::CONFIG_INVALID, format!("`{line}` is not a header."))
+            // It is not quoted: what an agent adds is mostly a key of some proxy.
+            Problem::new(&ground::CONFIG_INVALID, format!("The extra header {} is not one.", at + 1))
                 .advising("write it as `Name: value`")
         })?;
         headers.append(name, value);

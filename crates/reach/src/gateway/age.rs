@@ -38,7 +38,10 @@ pub(super) async fn retire(hub: &Hub, stop: CancellationToken) {
         let (links, now) = (hub.local.all(), Timestamp::now());
         told.retain(|id| links.iter().any(|held| held.id == *id));
         for held in links {
-            let lived = Duration::try_from(now.duration_since(held.since)).unwrap_or_default();
+            // By a clock that does not jump, where the link has one: else a step of the wall's would move all
+            // links at once.
+            let by_wall = || Duration::try_from(now.duration_since(held.since)).unwrap_or_default();
+            let lived = held.way.stats().map_or_else(by_wall, |stats| stats.age);
             if lived >= lifetime(held.id, age) && told.insert(held.id) {
                 tracing::info!(site = %held.site, link = %held.id, "A link is old; its agent is asked to open another one.");
                 held.way.drain();

@@ -64,7 +64,9 @@ pub fn run(command: KubeCommand, format: Format) -> Result<(), Problem> {
         .because(cause)
     };
     let mut config = match std::fs::read_to_string(&file) {
-        Ok(text) => serde_saphyr::from_str::<Value>(&text).map_err(|error| unusable(error.to_string()))?,
+        // Where it is wrong, and not what stands there: a kubeconfig holds tokens and keys.
+        Ok(text) => serde_saphyr::from_str::<Value>(&text)
+            .map_err(|error| unusable(error.without_snippet().to_string()))?,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => json!({}),
         Err(error) => return Err(unusable(error.to_string())),
     };

@@ -6,6 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::Resource;
 use kube::api::{DeleteParams, Preconditions};
 use tarbet_cluster::{Class, Outcome, Severity, class, describe};
+use tokio::time::Instant;
 
 use super::{After, LOST, Node, Peer, grace};
 use crate::node::book::Entry;
@@ -56,7 +57,7 @@ impl Node {
         let present = entry.memory.remote == Remote::Present && !entry.memory.ended;
         let mut wake = wake;
         if let Some(since) = entry.unheard.filter(|_| present) {
-            let silent = Duration::try_from(Timestamp::now().duration_since(since)).unwrap_or_default();
+            let silent = since.elapsed();
             if silent >= LOST {
                 tracing::warn!(uid = entry.uid(), "The other side does not know a pod any more.");
                 let message = "interLink answers but does not know this pod any more";
@@ -92,7 +93,7 @@ impl Node {
                 return After::Rest(Outcome::Failed);
             }
         };
-        let now = Timestamp::now();
+        let now = Instant::now();
         let known = told.as_ref().is_some_and(says_something);
         self.book.change(entry.uid(), |entry| {
             entry.memory.remote = if known || confirmed { Remote::Present } else { Remote::Absent };

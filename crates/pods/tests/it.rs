@@ -8,6 +8,7 @@ mod it {
     mod care;
     mod contract;
     mod crash;
+    mod daemons;
     mod docker;
     mod node;
     mod node_tekton;

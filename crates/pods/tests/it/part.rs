@@ -21,6 +21,7 @@ const ROLE: &str = "TARBET_PODS_TEST_PART";
 pub(crate) enum Part {
     Docker(Box<EdgeConfig>),
     Process(Box<EdgeConfig>),
+    Slurm { config: Box<EdgeConfig>, conf: PathBuf },
     Interlink(Box<EdgeConfig>),
     Node { config: Box<NodeConfig>, kubeconfig: PathBuf },
 }
@@ -32,9 +33,15 @@ async fn the_part_itself() {
     tarbet_identity::tls::install_default_provider();
     let (supervisor, metrics, health) =
         (Supervisor::default(), Metrics::new("part", "test"), Health::default());
+    let mut environment = Environment::new();
     let (part, config) = match serde_json::from_str(&text).unwrap() {
         Part::Docker(config) => (edge::Part::Docker, config),
         Part::Process(config) => (edge::Part::Process, config),
+        Part::Slurm { config, conf } => {
+            environment.insert("SLURM_CONF".into(), conf.display().to_string());
+            environment.insert("PATH".into(), std::env::var("PATH").unwrap());
+            (edge::Part::Slurm, config)
+        }
         Part::Interlink(config) => (edge::Part::Interlink, config),
         Part::Node { config, kubeconfig } => {
             let client = connect(&Source::file(&kubeconfig)).await.unwrap();
@@ -45,7 +52,6 @@ async fn the_part_itself() {
             return;
         }
     };
-    let environment = Environment::new();
     edge::start(part, *config, &environment, &supervisor, &metrics, &health).await.unwrap();
     supervisor.run(Duration::from_secs(1), std::future::pending::<()>).await.unwrap();
 }

@@ -15,6 +15,14 @@ use super::shell;
 use crate::it::docker::daemon;
 use crate::it::part::{Part, Running};
 use crate::it::pods::{PATIENCE, effort};
+use crate::it::slurm::cluster;
+
+/// What runs the pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Docker,
+    Slurm,
+}
 
 /// What must come of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +36,7 @@ enum Fate {
 }
 
 struct Chain {
+    place: Place,
     plane: &'static ControlPlane,
     namespace: String,
     node: String,
@@ -39,22 +48,32 @@ struct Chain {
 }
 
 impl Chain {
-    async fn start() -> Result<Self> {
+    async fn start(place: Place) -> Result<Self> {
         tarbet_identity::tls::install_default_provider();
         let (plane, folder, ports) = (&shared_pair().await?.public, tempfile::tempdir()?, Lease::block(3)?);
         let namespace = plane.unique_namespace("chain").await?;
-        let node = format!("chain-{}", std::process::id());
+        let node = format!("chain-{}-{}", format!("{place:?}").to_lowercase(), std::process::id());
         std::fs::create_dir(folder.path().join("out"))?;
         let plugin = EdgeConfig {
             sidecar_port: ports.port(0).to_string(),
             data_root_folder: folder.path().join("data"),
-            docker_host: daemon().await.url(),
-            docker_network: "none".into(),
+            container_runtime: "process".into(),
+            shared_fs: true,
+            status_seconds: 1,
             policy: tarbet_pods::plan::Policy {
                 allowed_host_paths: vec![folder.path().join("out")],
                 ..Default::default()
             },
             ..Default::default()
+        };
+        let plugin = match place {
+            Place::Docker => {
+                let (docker_host, docker_network) = (daemon().await.url(), "none".into());
+                Part::Docker(Box::new(EdgeConfig { docker_host, docker_network, ..plugin }))
+            }
+            Place::Slurm => {
+                Part::Slurm { config: Box::new(plugin), conf: cluster().await.config().to_owned() }
+            }
         };
         let api = EdgeConfig {
             interlink_port: ports.port(1).to_string(),
@@ -74,11 +93,11 @@ impl Chain {
             ..Default::default()
         };
         let parts = [
-            Running::start(Part::Docker(Box::new(plugin))),
+            Running::start(plugin),
             Running::start(Part::Interlink(Box::new(api))),
             Running::start(Part::Node { config: Box::new(virtual_node), kubeconfig: plane.kubeconfig() }),
         ];
-        Ok(Self { plane, namespace, node, parts, pods: BTreeMap::new(), folder, _ports: ports })
+        Ok(Self { place, plane, namespace, node, parts, pods: BTreeMap::new(), folder, _ports: ports })
     }
 
     fn kubectl(&self) -> Kubectl {
@@ -130,7 +149,20 @@ impl Chain {
             .map(drop)
     }
 
-    async fn containers(&self, uid: &str) -> Result<usize> {
+    /// How often something was made for a pod that is still there: containers, or jobs that have not ended.
+    async fn made(&self, uid: &str, ended: bool) -> Result<usize> {
+        if self.place == Place::Slurm {
+            let (name, states) =
+                (format!("--name={uid}"), if ended { "--states=all" } else { "--states=R,PD,CG" });
+            let words = ["--noheader", "-a", states, &name, "-o", "%A"];
+            return Ok(cluster()
+                .await
+                .run("squeue", &words)
+                .await?
+                .lines()
+                .filter(|line| !line.is_empty())
+                .count());
+        }
         let filter = format!("label=dev.tarbet.pod.uid={uid}");
         Ok(daemon().await.docker(&["ps", "-aq", "--filter", &filter]).await?.lines().count())
     }
@@ -139,8 +171,8 @@ impl Chain {
         eventually(PATIENCE * 2, &format!("{name}, whose fate is {fate:?}"), || async {
             if fate == Fate::Deleted {
                 let gone = self.get(name).await.is_err_and(|error| error.to_string().contains("NotFound"));
-                let left = self.containers(uid).await?;
-                ensure!(gone && left == 0, "gone: {gone}, containers: {left}");
+                let left = self.made(uid, false).await?;
+                ensure!(gone && left == 0, "gone: {gone}, left: {left}");
                 return Ok(());
             }
             let pod = self.get(name).await?;
@@ -154,9 +186,11 @@ impl Chain {
                 }
                 _ => ensure!(phase == "Running", "{}", pod["status"]),
             }
-            // Two share a network that a third holds; what runs alone and once holds its own.
-            let (made, wanted) = (self.containers(uid).await?, if fate == Fate::Lives { 3 } else { 1 });
-            ensure!(made == wanted, "{made} containers");
+            // One job each. Of containers, two share a network that a third holds; what runs alone and once
+            // holds its own.
+            let wanted = if fate == Fate::Lives && self.place == Place::Docker { 3 } else { 1 };
+            let made = self.made(uid, true).await?;
+            ensure!(made == wanted, "{made} were made");
             anyhow::Ok(())
         })
         .await?;
@@ -172,7 +206,16 @@ impl Chain {
 
 #[tokio::test]
 async fn whichever_part_is_killed_no_pod_is_doubled_lost_or_deleted() -> Result<()> {
-    let mut chain = Chain::start().await?;
+    storm(Place::Docker).await
+}
+
+#[tokio::test]
+async fn whichever_part_is_killed_no_job_is_doubled_lost_or_deleted() -> Result<()> {
+    storm(Place::Slurm).await
+}
+
+async fn storm(place: Place) -> Result<()> {
+    let mut chain = Chain::start(place).await?;
     for _ in 0..3 {
         chain.add(Fate::Lives).await?;
     }
@@ -191,7 +234,6 @@ async fn whichever_part_is_killed_no_pod_is_doubled_lost_or_deleted() -> Result<
         chain.parts[victim].replace().await;
         kills[victim] += 1;
     }
-    eprintln!("killed {} plugins, {} API servers, {} nodes", kills[0], kills[1], kills[2]);
     for (name, (uid, fate)) in &chain.pods {
         chain.check(name, uid, *fate).await?;
     }
@@ -204,13 +246,19 @@ async fn whichever_part_is_killed_no_pod_is_doubled_lost_or_deleted() -> Result<
         .run(&["--namespace", &chain.namespace, "delete", "pods", "--all", "--timeout=120s"])
         .await?;
     for (uid, _) in chain.pods.values() {
-        ensure!(chain.containers(uid).await? == 0, "{uid} left containers behind");
+        eventually(PATIENCE, "nothing to be left", || async {
+            let left = chain.made(uid, false).await?;
+            ensure!(left == 0, "{uid} left {left} behind");
+            anyhow::Ok(())
+        })
+        .await?;
     }
     for part in &mut chain.parts {
         part.kill().await;
     }
     for (part, kills) in ["plugin", "API server", "node"].into_iter().zip(kills) {
-        let what = format!("kill -9 of the {part} with live pods: none doubled, lost or deleted");
+        let on = if place == Place::Docker { "pods" } else { "pods on Slurm" };
+        let what = format!("kill -9 of the {part} with live {on}: none doubled, lost or deleted");
         verified(&what, kills as usize);
     }
     Ok(())

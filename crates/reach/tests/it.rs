@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod it {
     mod ageing;
+    mod far;
     mod flaky;
     mod gateways;
     mod hostile;

@@ -5,6 +5,8 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 use tarbet_link::ByteStream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::watch;
@@ -33,7 +35,12 @@ struct Hosts {
 struct Weather {
     cut: HashSet<(String, String)>,
     delay: Duration,
+    /// Of how many packets one is lost, and sent again after a while; none if zero.
+    lost: u32,
 }
+
+/// What TCP waits at least before it sends a lost packet again.
+const RESENT: Duration = Duration::from_millis(200);
 
 impl Weather {
     fn passes(&self, a: &str, b: &str) -> bool {
@@ -105,6 +112,10 @@ impl Net {
     ) -> impl Future<Output = ()> + Send + use<> {
         let (from, to) = (from.to_owned(), to.to_owned());
         let mut weather = self.0.weather.subscribe();
+        // The same for the same two, whatever else happens.
+        let seed =
+            from.bytes().chain(to.bytes()).fold(7, |seed: u64, byte| seed.rotate_left(7) ^ u64::from(byte));
+        let mut random = SmallRng::seed_from_u64(seed);
         async move {
             let mut buffer = vec![0; 16 * 1024];
             loop {
@@ -112,9 +123,13 @@ impl Net {
                 if weather.wait_for(|weather| weather.passes(&from, &to)).await.is_err() {
                     return;
                 }
-                let delay = weather.borrow().delay;
+                let Weather { delay, lost, .. } = *weather.borrow();
                 if !delay.is_zero() {
                     tokio::time::sleep(delay).await;
+                }
+                // What comes behind a lost packet waits for it.
+                while lost > 0 && random.random_range(0..lost) == 0 {
+                    tokio::time::sleep(RESENT + 2 * delay).await;
                 }
                 if count == 0 {
                     let _ = write.shutdown().await;
@@ -150,6 +165,11 @@ impl Net {
     /// Joins everything again.
     pub(crate) fn heal(&self) {
         self.0.weather.send_modify(|weather| *weather = Weather::default());
+    }
+
+    /// Delays every packet, and loses one of so many.
+    pub(crate) fn far(&self, delay: Duration, lost: u32) {
+        self.0.weather.send_modify(|weather| (weather.delay, weather.lost) = (delay, lost));
     }
 
     /// Delays every packet.

@@ -22,6 +22,10 @@ print(
     f"{datetime.date.today()}, commit {commit.stdout.strip()}, EFFORT={os.environ.get('EFFORT', '1')}, "
     f"{os.cpu_count()} cores, {platform.machine()}.\n"
 )
+if os.environ.get("ONLY"):
+    print(f"Only a part: `cargo test {os.environ['ONLY']}`.\n")
+if not tried:
+    sys.exit("verified: no test has told how often it tried")
 print("| promise | tried | failed |\n|---|---:|---:|")
 for promise in sorted(tried):
     print(f"| {promise[0].upper()}{promise[1:]} | {tried[promise]:,} | 0 |")

@@ -6,6 +6,7 @@ mod it {
     mod azure;
     mod bed;
     mod crash;
+    mod escapes;
     mod gcp;
     mod ibm;
     mod life;

@@ -308,7 +308,7 @@ async fn secrets_of_gateways_agents_and_callers_are_told_nowhere() -> Result<()>
     world.misled(&two).await?;
     world.look(&one, &admin).await?;
     world.look(&two, &admin).await?;
-    eventually(SOON, "traces to be sent", || std::future::ready(world.collector.text().len() > 10_000))
+    eventually(SOON, "traces to be sent", || std::future::ready(world.collector.text().len() > 1_000))
         .await?;
 
     // Their ends: by a second signal, and in the way of a crash.
@@ -321,7 +321,7 @@ async fn secrets_of_gateways_agents_and_callers_are_told_nowhere() -> Result<()>
     canaries.search("the traces", &world.collector.text())?;
     for name in ["one.audit", "two.audit"] {
         let record = std::fs::read_to_string(product.folder().path().join(name))?;
-        ensure!(record.lines().count() > 40, "{name} has {} lines", record.lines().count());
+        ensure!(record.lines().count() > 20, "{name} has {} lines", record.lines().count());
         canaries.search(name, &record)?;
     }
     let logs = canaries.search_logs(product.folder().path())?;

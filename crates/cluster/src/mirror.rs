@@ -10,6 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures::StreamExt;
+use kube::api::ListParams;
 use kube::runtime::watcher;
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -19,6 +20,9 @@ use tokio_util::sync::CancellationToken;
 /// Objects of a list that are read at once. A page is held whole and in full, so memory that is used once
 /// for a large one stays with the process, while the parts of objects that are kept are small.
 const PAGE: u32 = 100;
+
+/// A watch that failed and then neither fails nor tells anything for this long may stand again.
+const QUIET: Duration = Duration::from_secs(2);
 
 /// Namespace and name.
 type Key = (String, String);
@@ -174,13 +178,20 @@ pub async fn watch<K, V>(
 {
     // A watch is renewed every minute: silence longer than that means a dead peer.
     let config = config.timeout(60).page_size(PAGE);
-    let mut events = std::pin::pin!(watcher(api, config));
+    let mut events = std::pin::pin!(watcher(api.clone(), config));
     let mut unseen = BTreeSet::new();
     let mut pauses = Pauses::default();
     loop {
         let event = tokio::select! {
             () = stop.cancelled() => return,
             event = events.next() => event,
+            // A watch that stands again says nothing before something changes.
+            answers = answers_after(QUIET, &api), if pauses.failing() => {
+                if answers && pauses.reset() {
+                    tell(Change::Back);
+                }
+                continue;
+            }
         };
         let event = match event {
             Some(Ok(event)) => event,
@@ -223,6 +234,15 @@ pub async fn watch<K, V>(
     }
 }
 
+/// Whether the API tells of this kind, asked after a while.
+async fn answers_after<K>(quiet: Duration, api: &Api<K>) -> bool
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    tokio::time::sleep(quiet).await;
+    api.list_metadata(&ListParams::default().limit(1)).await.is_ok()
+}
+
 /// Pauses after failures: short at first, since most are a restart of the server.
 #[derive(Debug, Default)]
 struct Pauses(u32);
@@ -232,6 +252,10 @@ impl Pauses {
         let base = Duration::from_millis(100 << self.0.min(6)).min(Duration::from_secs(5));
         self.0 += 1;
         base.mul_f64(rand::random_range(0.5..1.0))
+    }
+
+    fn failing(&self) -> bool {
+        self.0 > 0
     }
 
     /// Starts over; true if there had been a failure.

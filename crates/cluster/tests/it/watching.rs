@@ -1,14 +1,16 @@
 //! A mirror follows a real watch through changes, ends and restarts of the API.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, PostParams};
+use kube::client::Body;
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
-use tarbet_cluster::{Change, Mirror, Newer, Source, Watch, connect, watch};
+use tarbet_cluster::{Change, Mirror, Newer, Source, Watch, connect, connect_by, watch};
 use tarbet_testbed::{ControlPlane, shared_pair, wait_for};
 use tokio_util::sync::CancellationToken;
 
@@ -112,4 +114,40 @@ async fn the_watch_says_that_it_fails_and_finds_its_way_back() {
     stop.cancel();
     watching.await.unwrap();
     plane.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_watch_that_failed_is_known_to_be_well_though_nothing_changes() {
+    let pair = shared_pair().await.unwrap();
+    let namespace = pair.private.unique_namespace("quiet").await.unwrap();
+    let real = connect(&Source::file(pair.private.kubeconfig())).await.unwrap();
+    // As an API server does that has just been told of the kind: it lists, and does not watch yet.
+    let first = Arc::new(AtomicBool::new(true));
+    let client = connect_by(move |request: http::Request<Body>| {
+        let (real, first) = (real.clone(), Arc::clone(&first));
+        async move {
+            let watches = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            if watches && first.swap(false, Ordering::SeqCst) {
+                let status = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","message":"storage is (re)initializing","code":429}"#;
+                let refused =
+                    http::Response::builder().status(429).body(Body::from(status.as_bytes().to_vec()))?;
+                return Ok(refused);
+            }
+            Ok(real.send(request).await?)
+        }
+    });
+    let (stop, changes) = (CancellationToken::new(), Arc::new(Mutex::new(vec![])));
+    let told = Arc::clone(&changes);
+    let watching = tokio::spawn(watch(
+        everything(client, &namespace),
+        Mirror::<Kept>::default(),
+        keep,
+        move |change| told.lock().unwrap().push(change),
+        stop.clone(),
+    ));
+    let said = |what: fn(&Change<Kept>) -> bool| changes.lock().unwrap().iter().any(what);
+    wait_for(SOON, "the failure", || said(|change| matches!(change, Change::Failing(_)))).await.unwrap();
+    wait_for(SOON, "its end", || said(|change| matches!(change, Change::Back))).await.unwrap();
+    stop.cancel();
+    watching.await.unwrap();
 }

@@ -132,6 +132,25 @@ fn cell(value: &serde_json::Value) -> String {
     match value {
         serde_json::Value::String(text) => text.clone(),
         serde_json::Value::Null => "-".into(),
+        serde_json::Value::Array(items) if items.is_empty() => "-".into(),
+        serde_json::Value::Array(items) => items.iter().map(cell).collect::<Vec<_>>().join(", "),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn cells_and_counts_are_written_for_people() {
+        assert_eq!(cell(&json!(["10.0.0.4", "web"])), "10.0.0.4, web");
+        assert_eq!([cell(&json!([])), cell(&json!(null)), cell(&json!(3))], ["-", "-", "3"]);
+        assert_eq!(
+            [counted(1, "rule"), counted(0, "rule"), counted(2_usize, "VPN")],
+            ["1 rule", "0 rules", "2 VPNs"]
+        );
     }
 }

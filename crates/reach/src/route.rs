@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::lent::Lender;
 use crate::local::{Held, LinkId, LocalLinks, Way};
 use crate::names::SiteName;
-use crate::peers::Peers;
+use crate::peers::{PeerError, Peers};
 use crate::registry::{Registry, Remote};
 use crate::story::{Step, Story};
 
@@ -44,6 +44,19 @@ pub enum RouteError {
         site: SiteName,
         /// How long it was waited for.
         waited: Duration,
+    },
+    /// A gateway is listed as holding the site and did not answer in time.
+    #[error("the gateway {url}, which holds the site `{site}`, did not answer within {} s", .waited.as_secs())]
+    Gateway {
+        /// The site.
+        site: SiteName,
+        /// How that gateway is dialled.
+        url: String,
+        /// How long it was waited for.
+        waited: Duration,
+        /// What came of the last attempt.
+        #[source]
+        source: PeerError,
     },
     /// The registry cannot be asked, and this gateway holds no link to the site itself.
     #[error("the registry cannot say who holds the site `{site}`")]
@@ -76,6 +89,15 @@ impl Coded for RouteError {
                 format!("No agent of the site `{site}` was connected within {} s.", waited.as_secs()),
             )
             .at(format!("gateway → site `{site}`")),
+            Self::Gateway { site, url, waited, source } => Problem::new(
+                &reach::GATEWAY_UNREACHABLE,
+                format!(
+                    "The gateway that holds the site `{site}` did not answer within {} s.",
+                    waited.as_secs()
+                ),
+            )
+            .at(format!("entry gateway → {url}"))
+            .because(chain(source)),
             Self::Registry { site, source } => Problem::new(
                 &reach::REGISTRY_UNAVAILABLE,
                 format!("The registry cannot say who holds the site `{site}`."),
@@ -181,7 +203,7 @@ enum Elsewhere {
     Found(Found),
     Nobody,
     /// A gateway is listed and does not answer.
-    Unreachable,
+    Unreachable(String, PeerError),
 }
 
 /// Finds ways to sites. Cheap to clone.
@@ -287,7 +309,7 @@ impl Router {
             let Found { way, link, place } = match (found, last) {
                 (Ok(found), _) => found,
                 // What broke says more than that nothing came after it.
-                (Err(RouteError::NotConnected { .. }), Some(source)) => {
+                (Err(RouteError::NotConnected { .. } | RouteError::Gateway { .. }), Some(source)) => {
                     return Err(RouteError::Link { site: site.clone(), source });
                 }
                 (Err(error), _) => return Err(error),
@@ -334,6 +356,7 @@ impl Router {
         let _following = self.registry.as_ref().map(|registry| registry.following(site));
         let _looking = self.beside.as_ref().map(|beside| beside.follow(site));
         let mut told = false;
+        let mut silent = None;
         loop {
             // Made before looking, so that what appears meanwhile rings it.
             let mut ring = std::pin::pin!(waiting.ring());
@@ -343,8 +366,14 @@ impl Router {
             }
             let again = match self.find_elsewhere(site, purpose, tried).await? {
                 Elsewhere::Found(found) => return Ok(found),
-                Elsewhere::Nobody => deadline,
-                Elsewhere::Unreachable => deadline.min(Instant::now() + LOOK_AGAIN),
+                Elsewhere::Nobody => {
+                    silent = None;
+                    deadline
+                }
+                Elsewhere::Unreachable(url, why) => {
+                    silent = Some((url, why));
+                    deadline.min(Instant::now() + LOOK_AGAIN)
+                }
             };
             if !std::mem::replace(&mut told, true) {
                 story.note(Step::Waits);
@@ -353,7 +382,11 @@ impl Router {
                 () = &mut ring => {}
                 () = self.leaving.cancelled() => return Err(RouteError::Leaving),
                 () = tokio::time::sleep_until(again) => if Instant::now() >= deadline {
-                    return Err(RouteError::NotConnected { site: site.clone(), waited: begun.elapsed() });
+                    let (site, waited) = (site.clone(), begun.elapsed());
+                    return Err(match silent {
+                        Some((url, source)) => RouteError::Gateway { site, url, waited, source },
+                        None => RouteError::NotConnected { site, waited },
+                    });
                 }
             }
         }
@@ -382,8 +415,8 @@ impl Router {
                 Err(source) => {
                     tracing::debug!(%site, url, error = %chain(&source), "A gateway cannot be reached.");
                     registry.distrust(site);
-                    silent.push(url);
-                    outcome = Elsewhere::Unreachable;
+                    silent.push(url.clone());
+                    outcome = Elsewhere::Unreachable(url, source);
                 }
             }
         }

@@ -203,30 +203,67 @@ async fn without_the_registry_own_links_work_and_others_are_named() {
     assert_eq!(failed.unwrap_err().problem().code, codes::reach::REGISTRY_UNAVAILABLE.id);
 }
 
+/// A gateway, and another that is listed as holding the site and refuses every connection.
+struct Silent {
+    near: LocalLinks,
+    router: Router,
+    other: Registry,
+    joined: Joined,
+    asked: Arc<std::sync::atomic::AtomicUsize>,
+}
+
+impl Silent {
+    async fn new() -> Self {
+        let store = Store::new(Unreliable::default());
+        let (near, far) = (LocalLinks::default(), LocalLinks::default());
+        let make = |name: &str, local: &LocalLinks| {
+            let url = format!("grpc://{name}");
+            Registry::new(&store, name, &url, local.clone(), Rhythm::default(), Timestamp::now()).unwrap()
+        };
+        let (registry, other) = (make("near", &near), make("far", &far));
+        let joined = add(&far, &World::named("lab")).await;
+        other.announce(&joined.held).await;
+        let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let counting = Arc::clone(&asked);
+        let connect: crate::peers::Connect = Arc::new(move |_| {
+            counting.fetch_add(1, SeqCst);
+            futures::FutureExt::boxed(async {
+                Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused))
+            })
+        });
+        let router = Router::new(near.clone(), Some(registry), rig::peers(connect), CancellationToken::new());
+        Self { near, router, other, joined, asked }
+    }
+
+    /// Lets time pass; the other gateway is alive as far as the registry knows.
+    async fn pass(&self) {
+        tokio::time::sleep(LOOK_AGAIN).await;
+        self.other.announce(&self.joined.held).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_listed_gateway_that_does_not_answer_is_tried_again_until_it_does() {
-    let store = Store::new(Unreliable::default());
-    let (near, far) = (LocalLinks::default(), LocalLinks::default());
-    let make = |name: &str, local: &LocalLinks| {
-        let url = format!("grpc://{name}");
-        Registry::new(&store, name, &url, local.clone(), Rhythm::default(), Timestamp::now()).unwrap()
-    };
-    let (registry, other) = (make("near", &near), make("far", &far));
-    let joined = add(&far, &World::named("lab")).await;
-    other.announce(&joined.held).await;
-    let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let counting = Arc::clone(&asked);
-    let connect: crate::peers::Connect = Arc::new(move |_| {
-        counting.fetch_add(1, SeqCst);
-        futures::FutureExt::boxed(async { Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused)) })
-    });
-    let router = Router::new(near.clone(), Some(registry), rig::peers(connect), CancellationToken::new());
+    let silent = Silent::new().await;
+    let router = silent.router.clone();
     let waiting = tokio::spawn(async move { call(&router, rig::request("GET", "/", "")).await });
-    while asked.load(SeqCst) < 4 {
-        tokio::time::sleep(LOOK_AGAIN).await;
-        // It is alive as far as the registry knows.
-        other.announce(&joined.held).await;
+    while silent.asked.load(SeqCst) < 4 {
+        silent.pass().await;
     }
-    near.add(Arc::clone(&joined.held));
+    silent.near.add(Arc::clone(&silent.joined.held));
     assert_eq!(waiting.await.unwrap().unwrap(), "lab/");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listed_gateway_that_never_answers_is_named() {
+    let silent = Silent::new().await;
+    let router = silent.router.clone();
+    let waiting = tokio::spawn(async move { call(&router, rig::request("GET", "/", "")).await });
+    while !waiting.is_finished() {
+        silent.pass().await;
+    }
+    let problem = waiting.await.unwrap().unwrap_err().problem();
+    assert_eq!(problem.code, codes::reach::GATEWAY_UNREACHABLE.id);
+    assert!(problem.to_string().contains("entry gateway → grpc://far"), "{problem}");
+    assert!(problem.cause.contains("the connection could not be made"), "{}", problem.cause);
 }

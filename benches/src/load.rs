@@ -226,7 +226,7 @@ async fn read_response(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<()> 
         ensure!(read > 0, "the connection ended early");
         filled += read;
         let Some(end) = end_of_head(&buffer[..filled]) else { continue };
-        ensure!(buffer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&buffer[..end]));
+        ensure!(buffer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&buffer[..filled]));
         let length = content_length(&buffer[..end]);
         while filled < end + length {
             let read = stream.read(&mut buffer[filled..]).await?;

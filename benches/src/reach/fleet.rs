@@ -23,6 +23,9 @@ use crate::load::{self, Aim};
 use crate::{Bench, cpu, say};
 
 const SITE: &str = "herd";
+/// Agents that join at once. One process plays them all: if too many began together it would be the bench that
+/// cannot finish a handshake in time.
+const WAVE: usize = 1_000;
 /// How long idle links are watched.
 const WATCHED: Duration = Duration::from_secs(5);
 
@@ -57,9 +60,13 @@ pub(super) async fn measure(bench: &Bench) -> Result<Section> {
     let before = cpu::resident_mib(pid)?;
     let (herd_stop, rest_stop) = (CancellationToken::new(), CancellationToken::new());
     let begun = Instant::now();
-    fleet.start(0..herd, &herd_stop);
-    fleet.start(herd..idle, &rest_stop);
-    links(&gateway, idle).await?;
+    for (which, stop) in [(0..herd, &herd_stop), (herd..idle, &rest_stop)] {
+        for begin in which.clone().step_by(WAVE) {
+            let end = which.end.min(begin + WAVE);
+            fleet.start(begin..end, stop);
+            links(&gateway, end).await?;
+        }
+    }
     let joined = begun.elapsed().as_secs_f64();
     say(&format!("reach: {idle} links in {joined:.1} s"));
     let kib = (cpu::resident_mib(pid)? - before) * 1024.0 / idle as f64;

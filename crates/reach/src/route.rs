@@ -356,7 +356,6 @@ impl Router {
         let _following = self.registry.as_ref().map(|registry| registry.following(site));
         let _looking = self.beside.as_ref().map(|beside| beside.follow(site));
         let mut told = false;
-        let mut silent = None;
         loop {
             // Made before looking, so that what appears meanwhile rings it.
             let mut ring = std::pin::pin!(waiting.ring());
@@ -364,15 +363,11 @@ impl Router {
             if let Some(found) = own() {
                 return Ok(found);
             }
-            let again = match self.find_elsewhere(site, purpose, tried).await? {
+            let (again, silent) = match self.find_elsewhere(site, purpose, tried).await? {
                 Elsewhere::Found(found) => return Ok(found),
-                Elsewhere::Nobody => {
-                    silent = None;
-                    deadline
-                }
+                Elsewhere::Nobody => (deadline, None),
                 Elsewhere::Unreachable(url, why) => {
-                    silent = Some((url, why));
-                    deadline.min(Instant::now() + LOOK_AGAIN)
+                    (deadline.min(Instant::now() + LOOK_AGAIN), Some((url, why)))
                 }
             };
             if !std::mem::replace(&mut told, true) {

@@ -177,7 +177,7 @@ async fn one_command_starts_all_and_one_removes_all() {
     let plan = machine.say(&["down", "--plan"]).await;
     assert!(plan.contains("end process") && machine.state().exists(), "{plan}");
     let down = machine.say(&["down"]).await;
-    assert!(down.contains("Removed 1 pods") && down.contains("Next: tarbet up"), "{down}");
+    assert!(down.contains("Removed 1 pod.") && down.contains("Next: tarbet up"), "{down}");
     assert!(!machine.state().exists());
     assert_eq!(machine.lab.namespaces(), Vec::<String>::new());
     up.stop().await.unwrap();

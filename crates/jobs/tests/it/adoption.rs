@@ -82,7 +82,7 @@ async fn requests_in_flight_under_the_original_are_finished_with_their_runs() {
     .unwrap();
     rig.no_runs().await;
     for name in ["running", "fresh", "over"] {
-        record.assert_once(name);
+        record.assert_once(name).await;
     }
     controller.stop().await;
 }

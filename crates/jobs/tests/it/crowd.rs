@@ -24,7 +24,7 @@ async fn many_requests_at_once_have_one_run_and_one_end_each() {
     }
     rig.no_runs().await;
     for name in &names {
-        record.assert_once(name);
+        record.assert_once(name).await;
     }
     let writes = rig.writes.load(Ordering::Relaxed);
     assert!(writes <= count * 3, "{writes} writes for {count} requests");

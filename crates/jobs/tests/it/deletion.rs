@@ -113,7 +113,7 @@ async fn a_run_deleted_by_hand_fails_its_request_and_is_not_repeated() {
     assert_eq!(done.results.unwrap()["digest"], "kept");
     rig.no_runs().await;
     for name in ["watched", "unwatched", "reported"] {
-        record.assert_once(name);
+        record.assert_once(name).await;
     }
     controller.stop().await;
 }

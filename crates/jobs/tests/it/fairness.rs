@@ -153,7 +153,7 @@ async fn the_line_works_with_an_older_definition_of_the_kind() {
     let _tekton = rig.play_tekton();
     for name in ["one", "two"] {
         rig.until(name, Phase::Succeeded).await;
-        record.assert_once(name);
+        record.assert_once(name).await;
     }
     controller.stop().await;
 }

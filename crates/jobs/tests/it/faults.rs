@@ -86,7 +86,7 @@ async fn killed_at_any_boundary_it_continues_with_one_run_and_one_end() {
         })
         .await
         .unwrap();
-        record.assert_once("r");
+        record.assert_once("r").await;
         child.kill9().unwrap();
     };
     let ended = stream::iter(LIFE).map(one).buffer_unordered(3).collect::<Vec<()>>().await;
@@ -207,7 +207,7 @@ async fn restarted_at_random_with_many_requests_nothing_is_doubled_or_lost() {
     }
     rig.no_runs().await;
     for name in &names {
-        record.assert_once(name);
+        record.assert_once(name).await;
     }
     controller.stop().await;
 }

@@ -38,7 +38,7 @@ async fn the_second_replica_takes_over_and_nothing_is_doubled() {
     for n in 0..5 {
         for name in [format!("a{n}"), format!("b{n}")] {
             rig.until(&name, Phase::Succeeded).await;
-            record.assert_once(&name);
+            record.assert_once(&name).await;
         }
     }
     assert_ne!(holder().await, Some(leader));

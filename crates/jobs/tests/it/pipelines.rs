@@ -159,7 +159,7 @@ async fn a_request_runs_on_real_tekton_with_results_and_logs() {
     .await
     .unwrap();
     for name in ["good", "resolved", "bad", "hash"] {
-        record.assert_once(name);
+        record.assert_once(name).await;
     }
     controller.stop().await;
 }

@@ -355,7 +355,11 @@ impl Record {
     }
 
     /// Exactly one run and exactly one end.
-    pub fn assert_once(&self, request: &str) {
+    pub async fn assert_once(&self, request: &str) {
+        // Its watches tell of a run and of an end a moment after others can read them.
+        let ended = || self.phases_of(request).last().is_some_and(|phase| phase.is_final());
+        let heard = || async { ended() && self.runs_of(request) > 0 };
+        eventually(SOON, &format!("the run and the end of {request} to be heard"), heard).await.unwrap();
         assert_eq!(self.runs_of(request), 1, "runs of {request}");
         let phases = self.phases_of(request);
         assert_eq!(phases.iter().filter(|phase| phase.is_final()).count(), 1, "{request}: {phases:?}");

@@ -126,6 +126,19 @@ async fn pods_of_a_docker_daemon_that_dies_end_once_and_are_not_begun_again() {
     verified("the Docker daemon ends under live pods: none doubled or lost", 3 * rounds as usize);
 }
 
+/// Waits until the controller has written all it knows: it does so some seconds late, and what it loses
+/// when it is killed before that is lost by Slurm itself.
+async fn written(cluster: &tarbet_testbed::Slurm, job: &str, mark: &str) {
+    let (job, comment) = (format!("JobId={job}"), format!("Comment={mark}"));
+    cluster.run("scontrol", &["update", &job, &comment]).await.unwrap();
+    let state = cluster.folder().join("ctld/job_state");
+    let kept = || {
+        let bytes = fs::read(&state).unwrap_or_default();
+        std::future::ready(bytes.windows(mark.len()).any(|window| window == mark.as_bytes()))
+    };
+    eventually(PATIENCE, "the controller to write its state", kept).await.unwrap();
+}
+
 #[tokio::test]
 async fn jobs_go_on_while_the_controller_of_slurm_is_away() {
     let mut cluster = tarbet_testbed::Slurm::start().await.unwrap();
@@ -138,6 +151,7 @@ async fn jobs_go_on_while_the_controller_of_slurm_is_away() {
     for round in 0..rounds {
         let crowd = Crowd::start(&*batch, out.path(), 3, round).await;
         let before = batch.status(&crowd.uids()).await.unwrap();
+        written(&cluster, &before[0].jid, &format!("seen in round {round}")).await;
         if round % 2 == 0 {
             cluster.controller().kill9().unwrap();
         } else {

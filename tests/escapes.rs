@@ -21,10 +21,6 @@ use wire::Wire;
 /// What the server at the site of others says, and nobody else.
 const SECRET: &str = "vault-server-speaks";
 
-fn effort() -> usize {
-    std::env::var("EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
-}
-
 /// An API server at a site that counts whoever gets to it.
 struct Server {
     port: u16,
@@ -232,7 +228,7 @@ async fn nobody_crosses_to_another_site_and_forbidden_looks_like_absent() -> Res
     ]);
     ensure!(marks.iter().all(|mark| mark.len() > 8), "{marks:?}");
 
-    let attempts = attempts::generate(0x7a2b, 5_000 * effort(), world.callers.len());
+    let attempts = attempts::generate(0x7a2b, 5_000 * tarbet_testbed::effort(), world.callers.len());
     let tried = attempt_all(&world, &attempts, &marks).await?;
 
     // Nobody fell over any of it, nothing changed, and the same ways work for whom they are open, so that the servers could have been met.

@@ -1,31 +1,58 @@
 #!/usr/bin/env python3
-"""The page of counts, from the lines that tests wrote: every one of them held, or the run had failed."""
+"""The page of counts: what a run has tried takes the place of what an earlier one had tried of the same promise.
+
+  verified.py COUNTS FOLDER
+
+COUNTS has a line for each count a test told; all of them held, or the run had failed and this is not reached.
+FOLDER gets VERIFIED.md for people and verified.json, from which the next run begins.
+"""
 
 import collections
 import datetime
 import json
 import os
-import platform
+import pathlib
 import subprocess
 import sys
 
+counts, folder = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 tried = collections.Counter()
-with open(sys.argv[1], encoding="utf-8") as lines:
-    for line in lines:
-        count = json.loads(line)
-        tried[count["promise"]] += count["tried"]
-
-commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-print("# Verified\n")
-print("How often each promise was put to the test by `make verify`, which fails if one does not hold.\n")
-print(
-    f"{datetime.date.today()}, commit {commit.stdout.strip()}, EFFORT={os.environ.get('EFFORT', '1')}, "
-    f"{os.cpu_count()} cores, {platform.machine()}.\n"
-)
-if os.environ.get("ONLY"):
-    print(f"Only a part: `cargo test {os.environ['ONLY']}`.\n")
+for line in counts.read_text(encoding="utf-8").splitlines():
+    count = json.loads(line)
+    tried[count["promise"]] += count["tried"]
 if not tried:
     sys.exit("verified: no test has told how often it tried")
-print("| promise | tried | failed |\n|---|---:|---:|")
-for promise in sorted(tried):
-    print(f"| {promise[0].upper()}{promise[1:]} | {tried[promise]:,} | 0 |")
+
+commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+kept = folder / "verified.json"
+known = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+for promise, times in tried.items():
+    known[promise] = {
+        "tried": times,
+        "effort": int(os.environ.get("EFFORT", "1")),
+        "commit": commit.stdout.strip(),
+        "day": str(datetime.date.today()),
+    }
+
+page = """# Verified
+
+How often each promise was put to the test by `make verify`, which fails if one does not hold. A part that is verified
+alone (`ONLY="-p tarbet-store crash" tools/verify`) renews its own rows; each says which commit it speaks of.
+
+| promise | tried | failed | effort | commit | day |
+|---|---:|---:|---:|---|---|
+"""
+for promise, row in sorted(known.items()):
+    name = promise[0].upper() + promise[1:]
+    page += f"| {name} | {row['tried']:,} | 0 | {row['effort']} | {row['commit']} | {row['day']} |\n"
+
+
+def replace(path, text):
+    """Whole or not at all: a page cut off would be taken for the truth."""
+    part = path.with_suffix(path.suffix + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+replace(kept, json.dumps(known, indent=1, sort_keys=True) + "\n")
+replace(folder / "VERIFIED.md", page)

@@ -1,9 +1,11 @@
 //! Secrets of every kind go through every path that takes them, well and badly, and are found in nothing that is
 //! written, counted, traced or answered.
 
+mod jobs;
 mod nets;
 mod pods;
 mod reach;
+mod tunnels;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -67,12 +67,19 @@ struct World {
 }
 
 impl World {
-    async fn start() -> Result<Self> {
+    /// With a registry of this kind, `redb` or `memory`: what expires in either is judged by the gateway's clock.
+    async fn start(store: &str) -> Result<Self> {
         let (clocks, binary) = Clocks::new().await?;
         let product = Product::new(binary)?;
         // Links that are asked to move after a day must not take a jump for one.
         let extra = ["--set", "gateway.max_connection_age=24h", "--set", "gateway.max_wait=5s"];
-        let gateway = product.gateway("gateway", "{kind: memory}", &extra).await?;
+        let store = match store {
+            "redb" => {
+                format!("{{kind: redb, path: {}}}", product.folder().path().join("store.redb").display())
+            }
+            kind => format!("{{kind: {kind}}}"),
+        };
+        let gateway = product.gateway("gateway", &store, &extra).await?;
         let site: Value =
             serde_json::from_str(&product.run(&gateway, &["site", "add", "lab", "-o", "json"]).await?)?;
         let token = site["token"]["token"].as_str().context("no token")?.to_owned();
@@ -131,7 +138,7 @@ impl World {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clocks_jump_and_links_that_live_go_on() -> Result<()> {
-    let mut world = World::start().await?;
+    let mut world = World::start("redb").await?;
     let mut jumps = 0;
     for roles in [&["gateway"][..], &["agent"], &["gateway", "agent"]] {
         for offset in JUMPS {
@@ -171,7 +178,7 @@ async fn clocks_jump_and_links_that_live_go_on() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_ends_by_the_clock_and_is_good_again_when_the_clock_is_right() -> Result<()> {
-    let world = World::start().await?;
+    let world = World::start("memory").await?;
     let http = &world.http;
     let admin = std::fs::read_to_string(world.product.admin_token())?;
     let url = format!("{}/v1/sites", world.gateway.api());

@@ -2,6 +2,7 @@
 
 mod certificates;
 mod rotation;
+mod tokens;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

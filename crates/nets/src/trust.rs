@@ -65,21 +65,44 @@ pub struct DialTrust {
     pub cert_file: Option<PathBuf>,
     /// Its key.
     pub key_file: Option<PathBuf>,
-    /// A file with the token to bring.
+    /// A file with the token to bring, read again when it changes.
     pub token_file: Option<PathBuf>,
 }
 
 /// A connection that brings its token.
 pub(crate) type Line = InterceptedService<Channel, Bearer>;
 
-/// Adds the token to every call.
+/// Adds the token to every call, the one that stands in its file by then.
 #[derive(Debug, Clone, Default)]
-pub struct Bearer(Option<MetadataValue<Ascii>>);
+pub struct Bearer(Option<Arc<Mutex<Shown>>>);
+
+/// A token as it was read.
+#[derive(Debug)]
+struct Shown {
+    path: PathBuf,
+    at: Instant,
+    value: MetadataValue<Ascii>,
+}
 
 impl Interceptor for Bearer {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        if let Some(token) = &self.0 {
-            request.metadata_mut().insert("authorization", token.clone());
+        if let Some(shown) = &self.0 {
+            let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
+            if shown.at.elapsed() > REREAD {
+                shown.at = Instant::now();
+                match credential(&shown.path) {
+                    Ok(value) if value == shown.value => {}
+                    Ok(value) => {
+                        tracing::info!(file = %shown.path.display(), "Another token is shown from now on.");
+                        shown.value = value;
+                    }
+                    // It may be in the middle of being replaced; whoever is called decides about the old one.
+                    Err(error) => {
+                        tracing::warn!(error = %error, "The token is shown as it was read before.");
+                    }
+                }
+            }
+            request.metadata_mut().insert("authorization", shown.value.clone());
         }
         Ok(request)
     }
@@ -175,12 +198,18 @@ impl DialTrust {
 
     fn bearer(&self) -> Result<Bearer, Error> {
         let Some(path) = &self.token_file else { return Ok(Bearer::default()) };
-        let token = Secret::from_file(path).map_err(|error| unreadable(path, &error))?;
-        let value = MetadataValue::try_from(format!("Bearer {}", token.expose()));
-        let mut value = value.map_err(|_| Error::setting("tokenFile", "the token has odd characters"))?;
-        value.set_sensitive(true);
-        Ok(Bearer(Some(value)))
+        let shown = Shown { value: credential(path)?, path: path.clone(), at: Instant::now() };
+        Ok(Bearer(Some(Arc::new(Mutex::new(shown)))))
     }
+}
+
+/// What is said with every call, from the file of a token.
+fn credential(path: &Path) -> Result<MetadataValue<Ascii>, Error> {
+    let token = Secret::from_file(path).map_err(|error| unreadable(path, &error))?;
+    let value = MetadataValue::try_from(format!("Bearer {}", token.expose()));
+    let mut value = value.map_err(|_| Error::setting("tokenFile", "the token has odd characters"))?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 async fn secured(

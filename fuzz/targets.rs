@@ -34,6 +34,7 @@ pub(crate) const TARGETS: &[Target] = &[
     ("federated_service", tarbet_mesh::fuzz::offer),
     ("redis", tarbet_store::fuzz::redis),
     ("redis_url", tarbet_store::fuzz::redis_url),
+    ("store_journal", tarbet_store::fuzz::journal),
     ("settings", settings),
 ];
 

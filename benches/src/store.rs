@@ -16,7 +16,7 @@ const WRITERS: usize = 64;
 
 pub(crate) async fn measure(bench: &Bench) -> Result<Vec<Section>> {
     let (folder, redis) = (Folder::new("store-bench")?, Redis::start().await?);
-    let redb = StoreConfig::Redb(RedbConfig { path: folder.path().join("bench.redb") });
+    let redb = StoreConfig::Redb(RedbConfig::at(folder.path().join("bench.redb")));
     let shared = StoreConfig::Redis(Box::new(RedisConfig::at(redis.url().parse()?)));
     let time = Duration::from_secs(bench.scale.seconds);
     let stores = [

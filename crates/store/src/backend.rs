@@ -5,6 +5,7 @@ mod redb;
 mod redis;
 
 pub use memory::Memory;
+pub(crate) use redb::read_any_journal;
 pub use redb::{Redb, Stats};
 pub(crate) use redis::Dialer;
 pub use redis::Redis;

@@ -30,6 +30,34 @@ pub struct RedbConfig {
     /// The file. It is created, with its folder, if it is missing.
     #[garde(skip)]
     pub path: PathBuf,
+    /// When a change is on the disk: `soon` (the default), within 20 ms of being acknowledged, so that a power failure may cost the last 20 ms and the death of the process nothing; or `each`, before it is acknowledged.
+    #[serde(default, skip_serializing_if = "is_soon")]
+    #[garde(skip)]
+    pub sync: Sync,
+}
+
+/// When a change is on the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Sync {
+    /// Soon after it was acknowledged. Killing the process loses nothing; a power failure may lose the
+    /// last 20 ms, and leaves the state of a moment before.
+    #[default]
+    Soon,
+    /// Before it is acknowledged.
+    Each,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_soon(sync: &Sync) -> bool {
+    *sync == Sync::Soon
+}
+
+impl RedbConfig {
+    /// The settings for a file at this path, everything else as usual.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), sync: Sync::default() }
+    }
 }
 
 /// Settings of a shared store. Either `url` or `sentinel` says where it is.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::backend::Dialer;
-use crate::config::{RedisConfig, StoreConfig};
+use crate::config::{RedisConfig, StoreConfig, Sync};
 use crate::error::Error;
 
 /// What a store with some settings survives.
@@ -16,10 +16,12 @@ use crate::error::Error;
 pub enum Durability {
     /// Nothing.
     Memory,
-    /// Crashes of the process and of the machine.
+    /// Crashes of the process; those of the machine too, but for what it says here.
     Redb {
         /// The file.
         path: PathBuf,
+        /// When a change is on the disk.
+        sync: Sync,
     },
     /// Whatever the server is set up for.
     Redis {
@@ -72,7 +74,7 @@ impl Durability {
 pub async fn durability(config: &StoreConfig) -> Result<Durability, Error> {
     match config {
         StoreConfig::Memory {} => Ok(Durability::Memory),
-        StoreConfig::Redb(config) => Ok(Durability::Redb { path: config.path.clone() }),
+        StoreConfig::Redb(config) => Ok(Durability::Redb { path: config.path.clone(), sync: config.sync }),
         StoreConfig::Redis(config) => ask(config).await,
     }
 }

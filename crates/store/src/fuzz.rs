@@ -12,3 +12,8 @@ pub fn redis(data: &[u8]) {
 pub fn redis_url(data: &[u8]) {
     drop(String::from_utf8_lossy(data).parse::<RedisUrl>());
 }
+
+/// The journal beside a store file, which a crash may have left in any state.
+pub fn journal(data: &[u8]) {
+    backend::read_any_journal(data);
+}

@@ -4,8 +4,9 @@
 //! to one process, or a Redis that many share. A back end does four things (get, range, commit, hints);
 //! watches, leases, typed tables and backups are written once above them.
 //! It refuses to be a database: no queries, no joins, no values beyond [`VALUE_MAX`], no Redis Cluster.
-//! What a commit promises: all of it or nothing, and for redb that it survives a crash once acknowledged.
-//! Threads and tasks: a redb store owns one writer thread, a Redis store one subscriber task; both end
+//! What a commit promises: all of it or nothing, and for redb that it survives the death of the process once
+//! acknowledged, and that of the machine 20 ms later at most, or at once if the settings ask for it.
+//! Threads and tasks: a redb store owns one thread that flushes, a Redis store one subscriber task; both end
 //! when the last handle goes.
 
 pub mod backend;
@@ -31,7 +32,7 @@ pub use backup::{BackupError, BackupSummary, RestoreMode, backup, restore};
 pub use clock::{Clock, ManualClock};
 pub use commit::{COMMIT_MAX, Commit, Condition, Expect, OPERATIONS_MAX, Operation, TTL_MAX, VALUE_MAX};
 pub use config::{
-    HostPort, NotAnAddress, RedbConfig, RedisConfig, RedisUrl, SentinelConfig, StoreConfig, TlsConfig,
+    HostPort, NotAnAddress, RedbConfig, RedisConfig, RedisUrl, SentinelConfig, StoreConfig, Sync, TlsConfig,
 };
 pub use durability::{Durability, durability};
 pub use entry::{Entry, PAGE_MAX, Page, Revision};

@@ -26,7 +26,7 @@ pub(crate) async fn memory() -> Store {
 }
 
 pub(crate) async fn redb(folder: &tempfile::TempDir) -> Store {
-    let config = StoreConfig::Redb(RedbConfig { path: folder.path().join("store.redb") });
+    let config = StoreConfig::Redb(RedbConfig::at(folder.path().join("store.redb")));
     tarbet_store::open(&config, Clock::system()).await.unwrap()
 }
 

@@ -21,7 +21,7 @@ async fn child() {
     let Ok(folder) = std::env::var(CHILD) else { return };
     let folder = std::path::PathBuf::from(folder);
     let config = serde_json::from_str(&std::fs::read_to_string(folder.join("config.json")).unwrap()).unwrap();
-    let store = tarbet_store::StoreConfig::Redb(tarbet_store::RedbConfig { path: folder.join("store.redb") });
+    let store = tarbet_store::StoreConfig::Redb(tarbet_store::RedbConfig::at(folder.join("store.redb")));
     let store = tarbet_store::open(&store, tarbet_store::Clock::system()).await.unwrap();
     let _running = bed::orchestrator(&config, &store).await;
     std::future::pending::<()>().await;

@@ -1,11 +1,13 @@
 //! A store in one file, owned by one process.
 //!
-//! One writer thread owns all changes: it gathers commits that wait, applies them in one redb
-//! transaction and answers them once that is on disk. So a commit costs a share of one flush, and
-//! nothing that was acknowledged can be lost. Reads take a snapshot and wait for nobody.
-//! The thread starts with [`Redb::open`] and ends, after finishing what it has, when the last handle goes.
+//! Commits that wait are applied in one redb transaction. It is visible and acknowledged once its record
+//! is in the journal, which survives the death of the process, and redb is flushed soon after; or, if
+//! the settings say so, once redb is flushed, which the batch shares. Reads take a snapshot and wait for
+//! nobody. A thread flushes; it starts with [`Redb::open`] and ends, with everything on the disk, when the
+//! last handle goes.
 
 mod file;
+mod journal;
 mod tables;
 mod writer;
 
@@ -17,11 +19,13 @@ use tokio::sync::{Semaphore, oneshot};
 pub use writer::Stats;
 
 use self::file::File;
+use self::journal::Journal;
+pub(crate) use self::journal::record::read_any as read_any_journal;
 use self::writer::{Job, Writer};
 use super::Backend;
 use crate::clock::Clock;
 use crate::commit::Commit;
-use crate::config::RedbConfig;
+use crate::config::{RedbConfig, Sync};
 use crate::entry::{Entry, Page, Revision};
 use crate::error::Error;
 use crate::hints::{Hints, Hub};
@@ -44,13 +48,13 @@ pub struct Redb {
 impl Redb {
     /// Opens the file, creates it if it is missing, and brings an older one up to date.
     pub fn open(config: &RedbConfig, clock: Clock) -> Result<Self, Error> {
-        let file = Arc::new(File::open(&config.path)?);
-        Self::with_file(file, clock)
+        let (file, journal) = File::open(&config.path)?;
+        Self::with_file(file, journal, config.sync, clock)
     }
 
-    fn with_file(file: Arc<File>, clock: Clock) -> Result<Self, Error> {
-        let hub = Arc::new(Hub::default());
-        let writer = Writer::start(Arc::clone(&file), clock.clone(), Arc::clone(&hub))?;
+    fn with_file(file: File, journal: Journal, sync: Sync, clock: Clock) -> Result<Self, Error> {
+        let (file, hub) = (Arc::new(file), Arc::new(Hub::default()));
+        let writer = Writer::start(Arc::clone(&file), journal, sync, clock.clone(), Arc::clone(&hub))?;
         Ok(Self { file, clock, hub, places: Arc::new(Semaphore::new(WAITING_MAX)), writer })
     }
 

@@ -11,6 +11,7 @@ fn each_kind_is_read_and_written_back() {
     for text in [
         r#"{"kind":"memory"}"#,
         r#"{"kind":"redb","path":"/var/lib/tarbet/store.redb"}"#,
+        r#"{"kind":"redb","path":"/var/lib/tarbet/store.redb","sync":"each"}"#,
         r#"{"kind":"redis","url":"redis://cache:6379","database":0,"prefix":"tarbet","deadline":"3s","replicas":0}"#,
     ] {
         let config = read(text).unwrap();
@@ -36,7 +37,11 @@ fn everything_at_once() {
 fn mistakes_are_named() {
     for (text, expected) in [
         (r#"{"kind":"memory","path":"/x"}"#, "unknown field `path`"),
-        (r#"{"kind":"redb","path":"/x","sync":true}"#, "unknown field `sync`"),
+        (r#"{"kind":"redb","path":"/x","fsync":true}"#, "unknown field `fsync`"),
+        (
+            r#"{"kind":"redb","path":"/x","sync":"never"}"#,
+            "unknown variant `never`, expected `soon` or `each`",
+        ),
         (r#"{"kind":"etcd"}"#, "unknown variant `etcd`"),
         (r#"{"kind":"redis"}"#, "either url or sentinel"),
         (

@@ -40,7 +40,7 @@ async fn a_backup_of_any_kind_fills_any_kind() {
     let folder = tempfile::tempdir().unwrap();
     let server = tarbet_testbed::Redis::start().await.unwrap();
     let clock = Clock::system();
-    let file = RedbConfig { path: folder.path().join("store.redb") };
+    let file = RedbConfig::at(folder.path().join("store.redb"));
     let kinds = [
         ("memory", Store::new(Memory::new(clock.clone()))),
         ("redb", Store::new(Redb::open(&file, clock.clone()).unwrap())),
@@ -145,7 +145,7 @@ async fn a_half_finished_restore_is_noticed() {
     let source = Store::new(Memory::new(clock.clone()));
     source.put(key("k"), "v").await.unwrap();
     backup(&source, &path, &clock).await.unwrap();
-    let config = StoreConfig::Redb(RedbConfig { path: folder.path().join("store.redb") });
+    let config = StoreConfig::Redb(RedbConfig::at(folder.path().join("store.redb")));
     let store = tarbet_store::open(&config, clock.clone()).await.unwrap();
     // What a restore writes first and removes last.
     store.put(table("store-restore").key("unfinished"), "").await.unwrap();

@@ -20,7 +20,7 @@ const CHILD: &str = "TARBET_STORE_CRASH_CHILD";
 const WRITERS: u64 = 4;
 
 fn open(path: &Path) -> Store {
-    Store::new(Redb::open(&RedbConfig { path: path.to_owned() }, Clock::system()).unwrap())
+    Store::new(Redb::open(&RedbConfig::at(path), Clock::system()).unwrap())
 }
 
 /// Not a test by itself: the process that is killed. Each writer counts up in commits over three tables
@@ -71,13 +71,32 @@ fn kill_9_loses_no_acknowledged_write_and_corrupts_nothing() {
         let path = folder.path().join("store.redb");
         let mut acknowledged = BTreeMap::new();
         for run in 0..10 {
-            let acks = rng.random_range(0..120);
+            // Up to and over a flush or two.
+            let acks = rng.random_range(0..1000);
             let spin = rng.random_range(0..3000);
             acknowledged.extend(run_and_kill(&path, acks, spin));
             verify(&path, &acknowledged, &format!("round {round}, run {run}, after {acks} and {spin} µs"));
         }
     }
     verified("kill -9 of a writing store loses no acknowledged write", 10 * 2 * effort() as usize);
+}
+
+/// What a machine that lost power may leave: a journal that ends anywhere. No commit is there by half.
+#[test]
+fn a_journal_cut_anywhere_leaves_whole_commits() {
+    let mut rng = rand::rng();
+    let rounds = 3 * effort();
+    for round in 0..rounds {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store.redb");
+        run_and_kill(&path, rng.random_range(1..400), 0);
+        let journal = folder.path().join("store.redb.journal");
+        let length = journal.metadata().unwrap().len();
+        let cut = rng.random_range(0..=length);
+        std::fs::File::options().write(true).open(&journal).unwrap().set_len(cut).unwrap();
+        verify(&path, &BTreeMap::new(), &format!("round {round}, cut at {cut} of {length}"));
+    }
+    verified("a journal of the store cut anywhere gives whole commits", rounds as usize);
 }
 
 /// Runs the child until it has said so much and then some; gives the last count of each writer.

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use redb::{ReadableDatabase, ReadableTableMetadata, TableDefinition};
 use tarbet_store::backend::Redb;
-use tarbet_store::{Clock, Error, ManualClock, Prefix, RedbConfig, Store, StoreConfig};
+use tarbet_store::{Clock, Error, ManualClock, Prefix, RedbConfig, Store, StoreConfig, Sync};
 use tarbet_telemetry::Coded;
+use tarbet_testbed::eventually;
 
 use crate::effort;
 use crate::place::{key, prefix, text};
@@ -20,13 +21,14 @@ const EXPIRY: TableDefinition<(u64, &str, &[u8]), ()> = TableDefinition::new("ex
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 
 fn open(path: &Path, clock: Clock) -> Result<Redb, Error> {
-    Redb::open(&RedbConfig { path: path.to_owned() }, clock)
+    Redb::open(&RedbConfig::at(path), clock)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_commits_share_a_flush() {
     let folder = tempfile::tempdir().unwrap();
-    let backend = open(&folder.path().join("store.redb"), Clock::system()).unwrap();
+    let config = RedbConfig { sync: Sync::Each, ..RedbConfig::at(folder.path().join("store.redb")) };
+    let backend = Redb::open(&config, Clock::system()).unwrap();
     let stats = backend.stats();
     let store = Store::new(backend);
     let (callers, each) = (64_u64, u64::from(10 * effort()));
@@ -53,10 +55,48 @@ async fn concurrent_commits_share_a_flush() {
     assert_eq!(stats.transactions(), before);
 }
 
+/// Acknowledged at once, on the disk soon: then nothing is left for the journal to give back.
+#[tokio::test]
+async fn a_flush_follows_by_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.redb");
+    let backend = open(&path, Clock::system()).unwrap();
+    let stats = backend.stats();
+    let store = Store::new(backend);
+    for round in 1..=3 {
+        store.put(key("k"), "v").await.unwrap();
+        let flushed = || async { stats.transactions() == round };
+        eventually(Duration::from_mins(1), "a flush", flushed).await.unwrap();
+    }
+    let mode = folder.path().join("store.redb.journal").metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o077, 0, "only for its owner: {mode:o}");
+}
+
+/// A file that was removed, or put back from a copy, is not filled from the journal of another.
+#[tokio::test]
+async fn a_journal_beside_another_file_is_ignored() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.redb");
+    let store = Store::new(open(&path, Clock::system()).unwrap());
+    store.put(key("early"), "v").await.unwrap();
+    drop(store);
+    let copy = std::fs::read(&path).unwrap();
+    let store = Store::new(open(&path, Clock::system()).unwrap());
+    store.put(key("late"), "v").await.unwrap();
+    drop(store);
+    std::fs::write(&path, copy).unwrap();
+    let store = Store::new(open(&path, Clock::system()).unwrap());
+    assert_eq!(text(&store, &key("early")).await.as_deref(), Some("v"));
+    drop(store);
+    std::fs::remove_file(&path).unwrap();
+    let store = Store::new(open(&path, Clock::system()).unwrap());
+    assert_eq!(store.list(&Prefix::everything()).await.unwrap(), []);
+}
+
 #[tokio::test]
 async fn a_store_is_there_again_after_it_was_closed() {
     let folder = tempfile::tempdir().unwrap();
-    let config = StoreConfig::Redb(RedbConfig { path: folder.path().join("new/folder/store.redb") });
+    let config = StoreConfig::Redb(RedbConfig::at(folder.path().join("new/folder/store.redb")));
     let store = tarbet_store::open(&config, Clock::system()).await.unwrap();
     let revision = store.put(key("k"), "v").await.unwrap();
     drop(store);

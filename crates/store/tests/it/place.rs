@@ -50,7 +50,7 @@ impl Place for InFile {
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let hand = ManualClock::new();
-        let config = RedbConfig { path: folder.path().join("store.redb") };
+        let config = RedbConfig::at(folder.path().join("store.redb"));
         let store = Store::new(Redb::open(&config, hand.clock()).unwrap());
         Self { hand, store, _folder: folder }
     }

@@ -60,7 +60,7 @@ fn store<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<StoreConfi
 impl Config {
     /// The store that is meant: a file in the state folder unless told otherwise.
     pub fn store(&self) -> StoreConfig {
-        let embedded = || StoreConfig::Redb(RedbConfig { path: state_folder().join("tarbet.redb") });
+        let embedded = || StoreConfig::Redb(RedbConfig::at(state_folder().join("tarbet.redb")));
         self.store.clone().unwrap_or_else(embedded)
     }
 

@@ -47,7 +47,7 @@ pub fn run(config: Config, args: NetsArgs) -> Result<(), Problem> {
 
 /// The store of one role: a file of its own unless told otherwise, because a file belongs to one process.
 pub fn own_store(config: &Config, role: &str) -> StoreConfig {
-    let file = || StoreConfig::Redb(RedbConfig { path: state_folder().join(format!("{role}.redb")) });
+    let file = || StoreConfig::Redb(RedbConfig::at(state_folder().join(format!("{role}.redb"))));
     config.store.clone().unwrap_or_else(file)
 }
 

@@ -2,12 +2,14 @@
 
 use std::fmt;
 use std::fs::OpenOptions;
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use ::redb::{Database, DatabaseError, ReadTransaction, ReadableDatabase};
 
+use super::journal::Journal;
 use super::tables;
 use crate::error::Error;
 
@@ -24,20 +26,27 @@ pub(super) struct File {
 }
 
 impl File {
-    pub(super) fn open(path: &Path) -> Result<Self, Error> {
+    pub(super) fn open(path: &Path) -> Result<(Self, Journal), Error> {
         let at = path.to_owned();
-        let file = Self::open_with(path, Box::new(move || create(&at)))?;
+        let (file, journal) = Self::open_with(path, Box::new(move || create(&at)), || Journal::open(path))?;
         // Only ever read by a process that finds the file locked, so an old one misleads nobody.
         if let Err(error) = std::fs::write(owner_path(path), whoami()) {
             tracing::debug!(path = %path.display(), %error, "The owner of the store file could not be noted.");
         }
-        Ok(file)
+        Ok((file, journal))
     }
 
-    pub(super) fn open_with(path: &Path, opener: Opener) -> Result<Self, Error> {
+    /// Opens the database first, so that only its owner touches the journal.
+    pub(super) fn open_with(
+        path: &Path,
+        opener: Opener,
+        journal: impl FnOnce() -> io::Result<Journal>,
+    ) -> Result<(Self, Journal), Error> {
         let file = Self { path: path.to_owned(), opener, database: RwLock::new(None) };
-        file.reopen()?;
-        Ok(file)
+        let mut opened = None;
+        file.reopen(|database| opened.insert(journal()?).replay(database))?;
+        let journal = opened.ok_or_else(|| file.error("open", ::redb::Error::DatabaseClosed))?;
+        Ok((file, journal))
     }
 
     /// Runs a read on a snapshot.
@@ -58,7 +67,11 @@ impl File {
     }
 
     /// Closes and opens. After a failed write redb refuses all others until that is done.
-    pub(super) fn reopen(&self) -> Result<(), Error> {
+    /// Nobody reads before `catch_up` is done with it.
+    pub(super) fn reopen(
+        &self,
+        catch_up: impl FnOnce(&Database) -> Result<(), ::redb::Error>,
+    ) -> Result<(), Error> {
         let mut database = self.database.write().unwrap_or_else(PoisonError::into_inner);
         // The lock on the file goes with the old handle, so it must go first.
         *database = None;
@@ -72,6 +85,7 @@ impl File {
             let at = self.path.display().to_string().into();
             return Err(Error::Schema { at, found, known: tables::SCHEMA });
         }
+        catch_up(&opened).map_err(|error| self.error("open", error))?;
         *database = Some(opened);
         Ok(())
     }

@@ -13,6 +13,7 @@ use ::redb::{
 };
 use bytes::Bytes;
 
+use super::journal::record::{Change, Changes, Record};
 use crate::clock::Expiry;
 use crate::commit::{Commit, Operation};
 use crate::entry::{Entry, PAGE_BYTES, Page, Revision};
@@ -33,6 +34,8 @@ const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 
 const META_SCHEMA: &str = "schema";
 const META_REVISION: &str = "revision";
+/// Which records of the journal are newer than what is here.
+const META_GENERATION: &str = "journal";
 
 /// Makes the tables, or brings older ones up to date, in one transaction. Tells the schema if it is
 /// newer than this program; then nothing was touched.
@@ -70,6 +73,12 @@ fn index_expiry(transaction: &WriteTransaction) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// The generation of the journal that continues this database, if it ever had one.
+pub(super) fn generation(database: &Database) -> Result<Option<u64>, Error> {
+    let meta = database.begin_read()?.open_table(META)?;
+    Ok(meta.get(META_GENERATION)?.map(|generation| generation.value()))
 }
 
 fn entry(key: Key, (revision, at, value): (u64, u64, &[u8]), now: u64) -> Entry {
@@ -132,17 +141,52 @@ pub(super) struct Tables<'t> {
     expiry: Table<'t, ExpiryKey, ()>,
     meta: Table<'t, &'static str, u64>,
     revision: u64,
+    changes: Option<&'t mut Changes>,
 }
 
 /// What became of a commit: its revision, or the key that was not as expected.
 pub(super) type Outcome = Result<Revision, Key>;
 
 impl<'t> Tables<'t> {
-    pub(super) fn open(transaction: &'t WriteTransaction) -> Result<Self, Error> {
+    /// Opens them; what commits change is written down as well, if asked.
+    pub(super) fn open(
+        transaction: &'t WriteTransaction,
+        changes: Option<&'t mut Changes>,
+    ) -> Result<Self, Error> {
         let meta = transaction.open_table(META)?;
         let revision = meta.get(META_REVISION)?.map_or(0, |revision| revision.value());
         let (entries, expiry) = (transaction.open_table(ENTRIES)?, transaction.open_table(EXPIRY)?);
-        Ok(Self { entries, expiry, meta, revision })
+        Ok(Self { entries, expiry, meta, revision, changes })
+    }
+
+    /// The last revision that was given out.
+    pub(super) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// From now on this generation of the journal continues what is here.
+    pub(super) fn start_generation(&mut self, generation: u64) -> Result<(), Error> {
+        self.meta.insert(META_GENERATION, generation)?;
+        Ok(())
+    }
+
+    /// Does what a record of the journal says, unless it was done already; tells whether it did.
+    pub(super) fn replay(&mut self, record: &Record<'_>) -> Result<bool, Error> {
+        if record.revision <= self.revision {
+            return Ok(false);
+        }
+        let changes = record.changes().map_err(|garbled| Error::Io(std::io::Error::other(garbled)))?;
+        for change in changes {
+            match change {
+                Change::Put { table, key, revision, expiry, value } => {
+                    self.write(table, key, (revision, expiry, value))?;
+                }
+                Change::Delete { table, key } => self.remove(table, key)?,
+            }
+        }
+        self.revision = record.revision;
+        self.meta.insert(META_REVISION, self.revision)?;
+        Ok(true)
     }
 
     /// Removes up to `most` expired entries and tells how many it were.
@@ -175,7 +219,11 @@ impl<'t> Tables<'t> {
                 Operation::Put { key, value, ttl } => {
                     self.put(key, revision, Expiry::after(now, *ttl), value)?;
                 }
-                Operation::Delete { key } => self.remove(key.table.as_str(), &key.bytes)?,
+                Operation::Delete { key } => {
+                    let (table, key) = (key.table.as_str(), &key.bytes[..]);
+                    self.remove(table, key)?;
+                    self.note(&Change::Delete { table, key });
+                }
                 Operation::Refresh { key, ttl } => {
                     if let Some((revision, value)) = self.live(key, now)? {
                         self.put(key, revision, Expiry::after(now, Some(*ttl)), &value)?;
@@ -196,15 +244,27 @@ impl<'t> Tables<'t> {
     }
 
     fn put(&mut self, key: &Key, revision: Revision, expiry: Expiry, value: &[u8]) -> Result<(), Error> {
-        let (table, bytes) = (key.table.as_str(), &key.bytes[..]);
-        let row = (revision.number(), expiry.stored(), value);
-        let before = self.entries.insert((table, bytes), row)?.map_or(0, |before| before.value().1);
-        if before != expiry.stored() {
+        let (table, key, revision, expiry) =
+            (key.table.as_str(), &key.bytes[..], revision.number(), expiry.stored());
+        self.write(table, key, (revision, expiry, value))?;
+        self.note(&Change::Put { table, key, revision, expiry, value });
+        Ok(())
+    }
+
+    fn note(&mut self, change: &Change<'_>) {
+        if let Some(changes) = &mut self.changes {
+            changes.push(change);
+        }
+    }
+
+    fn write(&mut self, table: &str, key: &[u8], row: (u64, u64, &[u8])) -> Result<(), Error> {
+        let before = self.entries.insert((table, key), row)?.map_or(0, |before| before.value().1);
+        if before != row.1 {
             if before != 0 {
-                self.expiry.remove((before, table, bytes))?;
+                self.expiry.remove((before, table, key))?;
             }
-            if expiry.at().is_some() {
-                self.expiry.insert((expiry.stored(), table, bytes), ())?;
+            if row.1 != 0 {
+                self.expiry.insert((row.1, table, key), ())?;
             }
         }
         Ok(())

@@ -1,17 +1,26 @@
-//! The thread that owns all changes to a store file.
+//! Everything that changes a store file: who may, in which order, and when the disk is flushed.
+//!
+//! Commits wait in a queue. Whoever gets hold of the [`Work`] applies all that wait in one redb
+//! transaction: usually the caller itself, which then need not wake anybody, else the thread. Callers
+//! never wait for the [`Work`], as its holder looks at the queue again before it is done. Whatever
+//! waits for the disk, a flush or a large commit, is the thread's.
 
-use std::sync::Arc;
+mod work;
+
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use self::work::{Owed, Work};
 use super::file::File;
-use super::tables::{Outcome, Tables};
+use super::journal::Journal;
 use crate::clock::Clock;
-use crate::commit::Commit;
+use crate::commit::{Commit, Operation};
+use crate::config::Sync;
 use crate::entry::Revision;
 use crate::error::Error;
 use crate::hints::Hub;
@@ -19,15 +28,21 @@ use crate::hints::Hub;
 /// A batch is closed when it has this many commits: then each pays a five-hundredth of a flush, and
 /// the last does not wait long for the first.
 const BATCH_MAX: usize = 512;
-/// A batch is closed this long after its first commit. Far below one flush on most disks, long enough
-/// for a burst to gather.
+/// A batch is closed when its values have this many bytes, so that memory stays bounded.
+const BATCH_BYTES: usize = 8 * 1024 * 1024;
+/// When each commit is flushed, a batch is closed this long after its first commit. Far below one flush
+/// on most disks, long enough for a burst to gather.
 const BATCH_AGE: Duration = Duration::from_micros(500);
+/// How long an acknowledged commit may be in the journal only. It is what a power failure may cost.
+const FLUSH_AGE: Duration = Duration::from_millis(20);
+/// A journal of this size is not left to grow for the rest of that time.
+const FLUSH_BYTES: u64 = 4 * 1024 * 1024;
+/// A larger commit is left to the thread: it would hold up whatever else the caller's thread runs.
+const INLINE_BYTES: usize = 64 * 1024;
 /// How often expired entries are removed when nothing else is to do. Readers never see them anyway.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 /// How often a file that failed is tried again when nothing else is to do, so that reads recover too.
 const REOPEN_EVERY: Duration = Duration::from_millis(500);
-/// Expired entries removed with one batch: keeps pace with what expires, without delaying anybody.
-const SWEEP_MAX: usize = 1024;
 
 /// What the writer did since it started.
 #[derive(Debug, Default)]
@@ -55,28 +70,66 @@ pub(super) struct Job {
     pub(super) _place: OwnedSemaphorePermit,
 }
 
-/// The thread, as seen by its owner.
-#[derive(Debug)]
+impl Job {
+    fn bytes(&self) -> usize {
+        let value = |operation: &Operation| match operation {
+            Operation::Put { value, .. } => value.len(),
+            Operation::Delete { .. } | Operation::Refresh { .. } => 0,
+        };
+        self.commit.operations.iter().map(value).sum()
+    }
+}
+
+/// What waits.
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    /// When the thread is to put right what the last holder of the work left.
+    due: Option<Instant>,
+    closing: bool,
+}
+
+/// What callers and the thread share. The queue may be locked by the holder of the work, never the
+/// other way round.
+struct Shared {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+    work: Mutex<Work>,
+    sync: Sync,
+}
+
+/// The writer, as seen by its owner.
 pub(super) struct Writer {
-    jobs: Option<Sender<Job>>,
+    shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     stats: Arc<Stats>,
 }
 
 impl Writer {
-    pub(super) fn start(file: Arc<File>, clock: Clock, hub: Arc<Hub>) -> Result<Self, Error> {
-        let (jobs, queue) = channel();
+    pub(super) fn start(
+        file: Arc<File>,
+        journal: Journal,
+        sync: Sync,
+        clock: Clock,
+        hub: Arc<Hub>,
+    ) -> Result<Self, Error> {
         let stats = Arc::new(Stats::default());
-        let work = Work { file: Arc::clone(&file), clock, hub, stats: Arc::clone(&stats), broken: false };
-        let thread = std::thread::Builder::new().name("store-writer".into()).spawn(move || work.run(&queue));
-        let thread = thread.map_err(|error| file.error("start a thread for", error))?;
-        Ok(Self { jobs: Some(jobs), thread: Some(thread), stats })
+        let work = Work::new(Arc::clone(&file), journal, sync, clock, hub, Arc::clone(&stats));
+        let shared =
+            Arc::new(Shared { queue: Mutex::default(), wake: Condvar::new(), work: Mutex::new(work), sync });
+        let thread = std::thread::Builder::new().name("store-writer".into());
+        let its = Arc::clone(&shared);
+        let thread =
+            thread.spawn(move || its.run()).map_err(|error| file.error("start a thread for", error))?;
+        Ok(Self { shared, thread: Some(thread), stats })
     }
 
-    /// Queues a commit. If the thread is gone the job is dropped, which its caller notices.
+    /// Queues a commit, and makes it at once if that takes no waiting.
     pub(super) fn send(&self, job: Job) {
-        if let Some(jobs) = &self.jobs {
-            let _gone = jobs.send(job);
+        let here = self.shared.sync == Sync::Soon && job.bytes() <= INLINE_BYTES;
+        self.shared.queue().jobs.push_back(job);
+        if !here || self.shared.help() {
+            self.shared.wake.notify_one();
         }
     }
 
@@ -85,105 +138,130 @@ impl Writer {
     }
 }
 
-/// Waits for the thread, so that the file is closed when the last handle is gone.
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer").field("stats", &self.stats).finish_non_exhaustive()
+    }
+}
+
+/// Waits for the thread, so that everything is on the disk when the last handle is gone.
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.jobs = None;
+        self.shared.queue().closing = true;
+        self.shared.wake.notify_one();
         if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
             tracing::error!("The writer of the store file panicked.");
         }
     }
 }
 
-/// The thread, as seen by itself.
-struct Work {
-    file: Arc<File>,
-    clock: Clock,
-    hub: Arc<Hub>,
-    stats: Arc<Stats>,
-    /// The last transaction failed; the file must be opened again before the next.
-    broken: bool,
-}
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
-impl Work {
-    fn run(mut self, queue: &Receiver<Job>) {
+    /// Makes what waits, unless somebody else is at it, who then sees to it.
+    /// Tells whether the thread is wanted: for what came meanwhile, or for what is left to put right.
+    fn help(&self) -> bool {
+        let mut work = match self.work.try_lock() {
+            Ok(work) => work,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        let timed = self.serve(&mut work);
+        drop(work);
+        // Whoever came too late for this batch found the work taken, and relies on this look.
+        timed || !self.queue().jobs.is_empty()
+    }
+
+    /// Makes one batch. Tells whether it left something that the thread does not know of.
+    fn serve(&self, work: &mut Work) -> bool {
+        let batch = self.queue().take();
+        if batch.is_empty() {
+            return false;
+        }
+        work.write(batch);
+        self.schedule(work)
+    }
+
+    /// Sees to it that the thread flushes in time, or opens a file that failed again. Tells whether that
+    /// is news to it.
+    fn schedule(&self, work: &Work) -> bool {
+        let after = match work.owes() {
+            None => return false,
+            Some(Owed::Reopen) => REOPEN_EVERY,
+            Some(Owed::Flush { length }) if length < FLUSH_BYTES => FLUSH_AGE,
+            Some(Owed::Flush { .. }) => Duration::ZERO,
+        };
+        let (due, mut queue) = (Instant::now() + after, self.queue());
+        let sooner = queue.due.is_none_or(|known| due < known);
+        if sooner {
+            queue.due = Some(due);
+        }
+        sooner
+    }
+
+    /// The thread.
+    fn run(&self) {
         loop {
-            let idle = if self.broken { REOPEN_EVERY } else { SWEEP_EVERY };
-            match queue.recv_timeout(idle) {
-                Ok(first) => self.write(gather(first, queue)),
-                Err(RecvTimeoutError::Timeout) => self.write(Vec::new()),
-                Err(RecvTimeoutError::Disconnected) => return,
+            let closing = self.wait();
+            let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+            let nothing = self.queue().jobs.is_empty();
+            self.serve(&mut work);
+            let due = self.queue().due.take_if(|due| closing || *due <= Instant::now()).is_some();
+            if due {
+                work.settle();
+            } else if nothing && !closing {
+                work.tidy();
             }
+            // A file that still fails is left to whoever opens it next, with its journal.
+            if closing && self.queue().jobs.is_empty() {
+                return;
+            }
+            self.schedule(&work);
         }
     }
 
-    /// Applies a batch and answers all of it.
-    fn write(&mut self, batch: Vec<Job>) {
-        let result = self.recover().and_then(|()| {
-            self.transact(&batch).map_err(|error| {
-                self.broken = true;
-                tracing::error!(%error, commits = batch.len(), "A batch could not be written to the store file.");
-                self.file.error("write", error)
-            })
-        });
-        match result {
-            Ok(outcomes) => {
-                for (job, outcome) in batch.into_iter().zip(outcomes) {
-                    if outcome.is_ok() {
-                        self.stats.commits.fetch_add(1, Ordering::Relaxed);
-                        self.hub.touch(job.commit.touched());
-                    }
-                    // A caller that has gone away no longer cares.
-                    let _gone = job.reply.send(outcome.map_err(|key| Error::Conflict { key }));
-                }
+    /// Waits until there is something to do; tells whether the store is being closed.
+    fn wait(&self) -> bool {
+        let mut queue = self.queue();
+        let until = Instant::now() + SWEEP_EVERY;
+        while queue.jobs.is_empty() && !queue.closing {
+            let until = queue.due.map_or(until, |due| due.min(until));
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
             }
-            Err(error) => {
-                for job in batch {
-                    let _gone = job.reply.send(Err(error.clone()));
-                }
-            }
+            queue = self.wake.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+        if self.sync == Sync::Each { self.gather(queue) } else { queue.closing }
     }
 
-    fn recover(&mut self) -> Result<(), Error> {
-        if self.broken {
-            self.file.reopen()?;
-            self.broken = false;
-            tracing::info!("The store file was opened again after a failed write.");
-        }
-        Ok(())
-    }
-
-    /// One redb transaction for the whole batch. Nothing is flushed if nothing changed.
-    fn transact(&self, batch: &[Job]) -> Result<Vec<Outcome>, ::redb::Error> {
-        let now = self.clock.micros();
-        self.file.with(|database| {
-            let transaction = database.begin_write()?;
-            let mut tables = Tables::open(&transaction)?;
-            let swept = tables.sweep(now, SWEEP_MAX)?;
-            let outcomes: Vec<Outcome> =
-                batch.iter().map(|job| tables.run(&job.commit, now)).collect::<Result<_, _>>()?;
-            drop(tables);
-            if swept > 0 || outcomes.iter().any(Result::is_ok) {
-                transaction.commit()?;
-                self.stats.transactions.fetch_add(1, Ordering::Relaxed);
-            } else {
-                transaction.abort()?;
+    /// Waits a moment for commits to share a flush with.
+    fn gather(&self, mut queue: MutexGuard<'_, Queue>) -> bool {
+        let closes = Instant::now() + BATCH_AGE;
+        while queue.jobs.len() < BATCH_MAX && !queue.closing {
+            let left = closes.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
             }
-            Ok(outcomes)
-        })
+            queue = self.wake.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        queue.closing
     }
 }
 
-/// The first commit and those that come soon after it.
-fn gather(first: Job, queue: &Receiver<Job>) -> Vec<Job> {
-    let closes = Instant::now() + BATCH_AGE;
-    let mut batch = vec![first];
-    while batch.len() < BATCH_MAX {
-        match queue.recv_timeout(closes.saturating_duration_since(Instant::now())) {
-            Ok(job) => batch.push(job),
-            Err(_) => break,
-        }
+impl Queue {
+    /// The commits of the next batch.
+    fn take(&mut self) -> Vec<Job> {
+        let mut bytes = 0;
+        let full = |job: &Job| {
+            let before = bytes;
+            bytes += job.bytes();
+            before > BATCH_BYTES
+        };
+        let most = self.jobs.len().min(BATCH_MAX);
+        let count = self.jobs.iter().take(most).position(full).unwrap_or(most);
+        self.jobs.drain(..count).collect()
     }
-    batch
 }

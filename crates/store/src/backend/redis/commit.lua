@@ -75,7 +75,9 @@ end
 local last = tonumber(redis.call('GET', prefix .. ':revision') or '0')
 local revision = math.max(last + 1, now)
 local digits = string.format('%.0f', revision)
-redis.call('SET', prefix .. ':schema', ARGV[1])
+if not schema then
+  redis.call('SET', prefix .. ':schema', ARGV[1])
+end
 redis.call('SET', prefix .. ':revision', digits)
 
 for _ = 1, tonumber(ARGV[10]) do

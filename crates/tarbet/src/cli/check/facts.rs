@@ -168,7 +168,15 @@ fn mode(path: &Path) -> Option<u32> {
 }
 
 fn modes(state: &Path) -> BTreeMap<&'static str, u32> {
-    let files = ["", "admin.token", "here.token", "authority/ca.key", "audit.log", "tarbet.redb"];
+    let files = [
+        "",
+        "admin.token",
+        "here.token",
+        "authority/ca.key",
+        "audit.log",
+        "tarbet.redb",
+        "tarbet.redb.journal",
+    ];
     files.into_iter().filter_map(|file| Some((file, mode(&state.join(file))?))).collect()
 }
 

@@ -31,7 +31,7 @@ use futures::future::join_all;
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::{Notify, Semaphore, broadcast};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::RunError;
@@ -52,6 +52,9 @@ const MESSAGES_LIMIT: usize = 12_288;
 const CHANGES: usize = 1024;
 /// The longest wait between two tries to remove a pod.
 const DELETE_RETRY: Duration = Duration::from_secs(15);
+/// Containers that are made and started at once. All of them wait for the same locks of the kernel, and the
+/// more wait the longer each holds them: a thousand pods at a time would end none of them.
+const STARTS: usize = 16;
 /// What a delete waits for beyond the pod's own grace before it says that it is not done yet.
 const DELETE_MARGIN: Duration = Duration::from_secs(30);
 
@@ -82,6 +85,8 @@ pub struct Docker {
     pods: Mutex<HashMap<String, Arc<Pod>>>,
     /// One pod is taken in at a time: a second create of the same one then finds the first.
     intake: tokio::sync::Mutex<()>,
+    /// A turn for each container that may be made and started now.
+    starts: Semaphore,
     changes: broadcast::Sender<String>,
     stop: CancellationToken,
     /// Itself, for the tasks that calls begin.
@@ -101,6 +106,7 @@ impl Docker {
             observed: Observed::new(instance.clone(), changes.clone()),
             pods: Mutex::default(),
             intake: tokio::sync::Mutex::default(),
+            starts: Semaphore::new(STARTS),
             config,
             records,
             instance,

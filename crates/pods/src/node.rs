@@ -22,11 +22,11 @@ mod lease;
 pub mod machine;
 mod metrics;
 pub mod object;
+pub mod packed;
 pub mod plan;
 pub mod resolve;
 mod setkube;
 mod start;
-mod trim;
 
 pub use config::NodeConfig;
 pub use error::NodeError;

@@ -10,6 +10,7 @@ mod it {
     mod crash;
     mod daemons;
     mod docker;
+    mod docker_calls;
     mod node;
     mod node_tekton;
     mod part;

@@ -98,6 +98,11 @@ impl Docker {
         };
         let done = async {
             if make {
+                self.fetch(api, plan, &slot).await?;
+            }
+            // Waiting for an image takes nobody's turn.
+            let _turn = self.starts.acquire().await.map_err(|_| RunError::Ending)?;
+            if make {
                 self.make(api, pod, plan, &slot).await?;
             }
             self.start_slot(api, pod, plan, &slot).await
@@ -122,18 +127,24 @@ impl Docker {
         })
     }
 
+    /// Has the daemon hold the image of a slot.
+    async fn fetch(&self, api: &Api, plan: &Plan, slot: &Slot) -> Result<(), Stuck> {
+        match slot {
+            Slot::Pause => pause::ensure(api).await.map_err(Stuck::Other),
+            Slot::Container(name) => {
+                let Some(container) = plan.container(name) else { return Ok(()) };
+                let pull = self.config.pull.unwrap_or(container.pull);
+                image::ensure(api, container, pull).await.map_err(Stuck::Image)
+            }
+        }
+    }
+
     async fn make(&self, api: &Api, pod: &Pod, plan: &Plan, slot: &Slot) -> Result<(), Stuck> {
         let network = Network { mode: &self.config.network, dns: &self.config.dns };
         let body = match slot {
-            Slot::Pause => {
-                pause::ensure(api).await?;
-                create::pause(plan, &self.instance, &network)
-            }
+            Slot::Pause => create::pause(plan, &self.instance, &network),
             Slot::Container(name) => {
                 let Some(container) = plan.container(name) else { return Ok(()) };
-                image::ensure(api, container, self.config.pull.unwrap_or(container.pull))
-                    .await
-                    .map_err(Stuck::Image)?;
                 create::container(plan, container, &pod.folder, &self.instance, &network)
                     .map_err(RunError::folder(format!("mount the volumes of `{name}`")))?
             }

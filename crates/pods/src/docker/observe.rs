@@ -1,15 +1,18 @@
 //! What Docker has of our pods, kept up to date by its own events.
 //!
-//! One task listens to events, looks at each container that is named in one, and looks at
-//! everything when it connects and from time to time: an event that is missed costs time only.
+//! One task listens to events and looks at each container that is named in one, once however many
+//! events name it meanwhile. It looks at everything when it connects, and lists everything from time
+//! to time: an event that is missed costs time only. Whoever asks for a state is answered from what
+//! was seen, so that questions cost the daemon nothing.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bollard::Docker as Api;
-use bollard::models::{ContainerInspectResponse, ContainerStateStatusEnum as Phase};
+use bollard::models::{ContainerInspectResponse, ContainerStateStatusEnum as Phase, ContainerSummary};
 use bollard::query_parameters::{EventsOptions, InspectContainerOptions, ListContainersOptions};
+use futures::stream::FuturesUnordered;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use tokio::sync::broadcast;
@@ -20,12 +23,15 @@ use super::engine::{Engine, failed, status};
 use super::machine::State;
 use crate::error::RunError;
 
-/// Everything is looked at again after this time, in case an event was lost.
+/// Everything is listed again after this time, in case an event was lost.
 const RELIST: Duration = Duration::from_secs(30);
 /// How long to wait before connecting again.
 const RETRY: Duration = Duration::from_millis(500);
 /// How many containers are looked at side by side.
 const LOOKS: usize = 8;
+/// What happens to a container without us, or tells more than the answer to our own request. Probes alone
+/// make three events each that are none of these, and a container that is being made is looked at anyway.
+const EVENTS: [&str; 8] = ["start", "die", "oom", "stop", "restart", "pause", "unpause", "destroy"];
 
 /// One container as Docker has it.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,6 +41,8 @@ pub(super) struct Seen {
     /// Empty for the pause container.
     pub(super) container: String,
     pub(super) state: State,
+    /// Docker's own word for the state, which lists have too.
+    pub(super) phase: String,
     /// Docker is about to run it again.
     pub(super) restarting: bool,
     pub(super) exit_code: i64,
@@ -151,45 +159,71 @@ impl Observed {
 
     /// From one connection to its end.
     async fn connected(&self, engine: &Engine) -> Result<(), RunError> {
-        let api = engine.api().await?;
-        let ours = vec![format!("{INSTANCE}={}", self.instance)];
-        let filters = HashMap::from([("type".into(), vec!["container".into()]), ("label".into(), ours)]);
+        let api = &engine.api().await?;
+        let filters = HashMap::from([
+            ("type".into(), vec!["container".into()]),
+            ("event".into(), EVENTS.map(str::to_owned).into()),
+            ("label".into(), vec![self.label()]),
+        ]);
         // Listening begins before looking, so that nothing falls between the two.
         let mut events = api.events(Some(EventsOptions { filters: Some(filters), ..Default::default() }));
-        self.look_at_all(&api).await?;
+        self.look_at_all(api).await?;
         let mut relist = tokio::time::interval(RELIST);
         relist.reset();
+        // A look may wait as long as its container takes to start, and the daemon drops events that nobody
+        // reads in time: reading goes on meanwhile.
+        let (mut due, mut active) = (BTreeSet::<String>::new(), BTreeSet::new());
+        let mut looks = FuturesUnordered::new();
         loop {
+            while looks.len() < LOOKS
+                && let Some(id) = due.difference(&active).next().cloned()
+            {
+                due.remove(&id);
+                active.insert(id.clone());
+                looks.push(async move { (self.look(api, &id).await, id) });
+            }
             tokio::select! {
                 event = events.next() => match event {
                     None => return Err(RunError::Away { runtime: "Docker", reason: "it closed the stream of events".into() }),
                     Some(Err(error)) => return Err(failed("send events")(error)),
-                    Some(Ok(event)) => {
-                        let noisy = event.action.as_deref().is_some_and(|action| action.starts_with("exec_"));
-                        if let Some(id) = event.actor.and_then(|actor| actor.id).filter(|_| !noisy) {
-                            self.look(&api, &id).await?;
-                        }
-                    }
+                    Some(Ok(event)) => due.extend(event.actor.and_then(|actor| actor.id)),
                 },
-                _ = relist.tick() => self.look_at_all(&api).await?,
+                Some((look, id)) = looks.next(), if !looks.is_empty() => {
+                    active.remove(&id);
+                    look?;
+                }
+                _ = relist.tick() => due.extend(self.differing(api).await?),
             }
         }
     }
 
-    pub(super) async fn look_at_all(&self, api: &Api) -> Result<(), RunError> {
-        let ours = vec![format!("{INSTANCE}={}", self.instance)];
-        let filters = Some(HashMap::from([("label".into(), ours)]));
+    fn label(&self) -> String {
+        format!("{INSTANCE}={}", self.instance)
+    }
+
+    /// Our containers: ids, and Docker's words for their states.
+    async fn list(&self, api: &Api) -> Result<HashMap<String, String>, RunError> {
+        let filters = Some(HashMap::from([("label".into(), vec![self.label()])]));
         let listed =
             api.list_containers(Some(ListContainersOptions { all: true, filters, ..Default::default() }));
         let listed = listed.await.map_err(failed("list containers"))?;
-        let ids: Vec<String> = listed.into_iter().filter_map(|container| container.id).collect();
-        let known: Vec<(String, String)> =
-            self.lock().containers.iter().map(|(name, seen)| (name.clone(), seen.id.clone())).collect();
-        for (name, id) in known {
-            if !ids.contains(&id) {
-                self.gone(&name);
-            }
-        }
+        let one = |found: ContainerSummary| {
+            Some((found.id?, found.state.map(|state| state.to_string()).unwrap_or_default()))
+        };
+        Ok(listed.into_iter().filter_map(one).collect())
+    }
+
+    /// The containers that a list shows otherwise than they were seen: one call, however many there are.
+    async fn differing(&self, api: &Api) -> Result<BTreeSet<String>, RunError> {
+        // What is made while the daemon writes the list is not in it and not gone.
+        let before: HashMap<String, String> =
+            self.lock().containers.values().map(|seen| (seen.id.clone(), seen.phase.clone())).collect();
+        Ok(differing(&before, &self.list(api).await?))
+    }
+
+    async fn look_at_all(&self, api: &Api) -> Result<(), RunError> {
+        let mut ids: BTreeSet<String> = self.lock().containers.values().map(|seen| seen.id.clone()).collect();
+        ids.extend(self.list(api).await?.into_keys());
         let mut looks =
             stream::iter(ids).map(|id| async move { self.look(api, &id).await }).buffer_unordered(LOOKS);
         while let Some(look) = looks.next().await {
@@ -209,6 +243,13 @@ impl Observed {
     }
 }
 
+/// Those of either side that the other does not have, or has in another state.
+fn differing(before: &HashMap<String, String>, now: &HashMap<String, String>) -> BTreeSet<String> {
+    let gone = before.keys().filter(|id| !now.contains_key(*id));
+    let changed = now.iter().filter(|(id, phase)| before.get(*id) != Some(*phase)).map(|(id, _)| id);
+    gone.chain(changed).cloned().collect()
+}
+
 fn read(found: &ContainerInspectResponse) -> Option<(String, Seen)> {
     let labels = found.config.as_ref()?.labels.as_ref()?;
     let name = found.name.as_deref()?.trim_start_matches('/').to_owned();
@@ -218,7 +259,8 @@ fn read(found: &ContainerInspectResponse) -> Option<(String, Seen)> {
         text.as_deref().and_then(|text| text.parse::<Timestamp>().ok()).filter(|time| time.as_second() > 0)
     };
     let (exit_code, error) = (state.exit_code.unwrap_or_default(), state.error.unwrap_or_default());
-    let phase = match state.status {
+    let phase = state.status.map(|phase| phase.to_string()).unwrap_or_default();
+    let state_now = match state.status {
         // A container that could not be started stays "created", with the reason.
         Some(Phase::CREATED) if exit_code != 0 && !error.is_empty() => State::Ended(exit_code),
         None | Some(Phase::CREATED | Phase::EMPTY) => State::Created,
@@ -229,7 +271,8 @@ fn read(found: &ContainerInspectResponse) -> Option<(String, Seen)> {
         id: found.id.clone().unwrap_or_default(),
         uid: labels.get(UID)?.clone(),
         container: labels.get(CONTAINER).cloned().unwrap_or_default(),
-        state: phase,
+        state: state_now,
+        phase,
         restarting: state.restarting.unwrap_or_default(),
         exit_code,
         out_of_memory: state.oom_killed.unwrap_or_default(),
@@ -240,4 +283,20 @@ fn read(found: &ContainerInspectResponse) -> Option<(String, Seen)> {
         image: found.image.clone().unwrap_or_default(),
     };
     Some((name, seen))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_list_shows_otherwise_is_looked_at() {
+        let list = |pairs: &[(&str, &str)]| -> HashMap<String, String> {
+            pairs.iter().map(|(id, phase)| ((*id).to_owned(), (*phase).to_owned())).collect()
+        };
+        let before = list(&[("a", "running"), ("b", "running"), ("c", "exited")]);
+        assert!(differing(&before, &before).is_empty());
+        let now = list(&[("a", "running"), ("b", "exited"), ("d", "created")]);
+        assert_eq!(differing(&before, &now), ["b", "c", "d"].map(str::to_owned).into());
+    }
 }

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::time::Instant;
 
-use super::machine::{is_final, phase_of};
+use super::machine::is_final;
+use super::packed::{PackedPod, PackedStatus};
 use super::plan::{Memory, Remote};
-use super::trim;
 use crate::wire;
 
 /// Namespace and name of a pod.
@@ -26,15 +26,15 @@ pub struct End {
     pub code: i32,
 }
 
-/// One pod.
+/// What is remembered of one pod.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct Record {
     /// The pod as the cluster last showed it.
-    pub pod: Arc<Pod>,
+    pub kept: Arc<PackedPod>,
     /// What decisions need.
     pub memory: Memory,
     /// What the other side last said.
-    pub told: Option<wire::PodStatus>,
+    pub told: Option<PackedStatus>,
     /// Since when the other side has said nothing of it although it was asked. Not by the clock on the wall,
     /// which may jump: a pod that is silent for a moment would be lost.
     pub unheard: Option<Instant>,
@@ -50,10 +50,10 @@ pub struct Entry {
     pub written: Option<u64>,
 }
 
-impl Entry {
-    fn new(pod: Arc<Pod>) -> Self {
+impl Record {
+    fn new(kept: Arc<PackedPod>) -> Self {
         Self {
-            pod,
+            kept,
             memory: Memory::default(),
             told: None,
             unheard: None,
@@ -65,25 +65,35 @@ impl Entry {
         }
     }
 
-    /// Namespace and name.
-    pub fn key(&self) -> Key {
-        key(&self.pod)
-    }
-
-    fn is(&self, (namespace, name): &Key) -> bool {
-        let meta = &self.pod.metadata;
-        meta.name.as_ref() == Some(name) && meta.namespace.as_ref() == Some(namespace)
-    }
-
-    /// Its UID.
-    pub fn uid(&self) -> &str {
-        self.pod.metadata.uid.as_deref().unwrap_or_default()
-    }
-
     /// Ends it here.
     pub fn end(&mut self, reason: &str, message: impl Into<String>, code: i32) {
         self.memory.ended = true;
         self.end.get_or_insert(End { reason: reason.to_owned(), message: message.into(), code });
+    }
+
+    fn open(&self) -> Entry {
+        Entry { pod: Box::new(self.kept.open()), record: self.clone() }
+    }
+}
+
+/// One pod as it is looked at: what is remembered of it, and the pod itself.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// The pod as the cluster last showed it.
+    pub pod: Box<Pod>,
+    /// What is remembered.
+    pub record: Record,
+}
+
+impl Entry {
+    /// Namespace and name.
+    pub fn key(&self) -> Key {
+        self.record.kept.key()
+    }
+
+    /// Its UID.
+    pub fn uid(&self) -> &str {
+        self.record.kept.uid()
     }
 }
 
@@ -94,51 +104,45 @@ pub fn print(status: &PodStatus) -> u64 {
     hasher.finish()
 }
 
-/// Namespace and name of a pod.
-pub fn key(pod: &Pod) -> Key {
-    (pod.metadata.namespace.clone().unwrap_or_default(), pod.metadata.name.clone().unwrap_or_default())
-}
-
 /// All pods by UID. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Book(Arc<Mutex<HashMap<String, Entry>>>);
+pub struct Book(Arc<Mutex<HashMap<String, Record>>>);
 
 impl Book {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Record>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes note of a pod as the cluster shows it.
-    pub fn see(&self, pod: &Arc<Pod>) -> Entry {
-        let uid = pod.metadata.uid.clone().unwrap_or_default();
+    pub fn see(&self, pod: &Arc<PackedPod>) -> Entry {
         let mut book = self.lock();
-        let entry = book.entry(uid).or_insert_with(|| Entry::new(Arc::clone(pod)));
-        entry.pod = Arc::clone(pod);
-        entry.clone()
+        let record = book.entry(pod.uid().to_owned()).or_insert_with(|| Record::new(Arc::clone(pod)));
+        record.kept = Arc::clone(pod);
+        record.open()
     }
 
-    /// Changes an entry, if it is still there.
-    pub fn change<T>(&self, uid: &str, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+    /// Changes a record, if it is still there.
+    pub fn change<T>(&self, uid: &str, change: impl FnOnce(&mut Record) -> T) -> Option<T> {
         self.lock().get_mut(uid).map(change)
     }
 
     /// A pod by UID.
     pub fn get(&self, uid: &str) -> Option<Entry> {
-        self.lock().get(uid).cloned()
+        self.lock().get(uid).map(Record::open)
     }
 
     /// A pod by namespace and name; the youngest if there were several.
     pub fn find(&self, wanted: &Key) -> Option<Entry> {
         let book = self.lock();
-        let found = book.values().filter(|entry| entry.is(wanted));
-        found.max_by_key(|entry| entry.pod.metadata.creation_timestamp.as_ref().map(|time| time.0)).cloned()
+        let found = book.values().filter(|record| record.kept.is(wanted)).map(Record::open);
+        found.max_by_key(|entry| entry.pod.metadata.creation_timestamp.as_ref().map(|time| time.0))
     }
 
     /// Entries of this name that are of another pod than `current`.
     pub fn others(&self, wanted: &Key, current: Option<&str>) -> Vec<Entry> {
         let book = self.lock();
-        let others = book.values().filter(|entry| entry.is(wanted) && Some(entry.uid()) != current);
-        others.cloned().collect()
+        let other = |record: &&Record| record.kept.is(wanted) && Some(record.kept.uid()) != current;
+        book.values().filter(other).map(Record::open).collect()
     }
 
     /// Forgets a pod.
@@ -151,9 +155,9 @@ impl Book {
         let book = self.lock();
         let mut asked: Vec<wire::PodRef> = book
             .values()
-            .filter(|entry| entry.memory.remote == Remote::Present && !entry.memory.ended)
-            .filter(|entry| !is_final(phase_of(&entry.pod)))
-            .map(|entry| wire::PodRef::from(&*entry.pod))
+            .filter(|record| record.memory.remote == Remote::Present && !record.memory.ended)
+            .map(|record| record.kept.reference())
+            .filter(|pod| !is_final(&pod.status.phase))
             .collect();
         // Some cache by what was asked: the same question in the same order.
         asked.sort_by(|a, b| a.metadata.uid.cmp(&b.metadata.uid));
@@ -169,27 +173,28 @@ impl Book {
             let uid = if status.uid.is_empty() {
                 // Peers of 2023 tell names only.
                 let named = (status.namespace.clone(), status.name.clone());
-                book.values().find(|entry| entry.is(&named)).map(|entry| entry.uid().to_owned())
+                book.values().find(|record| record.kept.is(&named)).map(|record| record.kept.uid().to_owned())
             } else {
                 Some(status.uid.clone())
             };
-            let Some(entry) = uid.as_ref().and_then(|uid| book.get_mut(uid)) else { continue };
+            let Some(record) = uid.as_ref().and_then(|uid| book.get_mut(uid)) else { continue };
             heard.extend(uid);
             let silent = status.containers.is_empty() && status.init_containers.is_empty();
-            if silent || (entry.told.as_ref() == Some(&status) && entry.unheard.is_none()) {
+            let told = Some(PackedStatus::new(&status));
+            if silent || (record.told == told && record.unheard.is_none()) {
                 continue;
             }
-            entry.told = Some(trim::told(status));
-            entry.unheard = None;
-            news.push(entry.key());
+            record.told = told;
+            record.unheard = None;
+            news.push(record.kept.key());
         }
         let heard: HashSet<String> = heard.into_iter().collect();
         for silent in asked.iter().filter(|asked| !heard.contains(&asked.metadata.uid)) {
-            if let Some(entry) = book.get_mut(&silent.metadata.uid)
-                && entry.memory.remote == Remote::Present
+            if let Some(record) = book.get_mut(&silent.metadata.uid)
+                && record.memory.remote == Remote::Present
             {
-                entry.unheard.get_or_insert(now);
-                news.push(entry.key());
+                record.unheard.get_or_insert(now);
+                news.push(record.kept.key());
             }
         }
         news
@@ -197,12 +202,12 @@ impl Book {
 
     /// All pods.
     pub fn all(&self) -> Vec<Entry> {
-        self.lock().values().cloned().collect()
+        self.lock().values().map(Record::open).collect()
     }
 
     /// Namespace and name of all pods.
     pub fn keys(&self) -> Vec<Key> {
-        self.lock().values().map(Entry::key).collect()
+        self.lock().values().map(|record| record.kept.key()).collect()
     }
 }
 
@@ -212,12 +217,12 @@ mod tests {
 
     use super::*;
 
-    fn pod(name: &str, uid: &str) -> Arc<Pod> {
+    fn pod(name: &str, uid: &str) -> Arc<PackedPod> {
         let mut pod = Pod::default();
         pod.metadata.namespace = Some("ns".into());
         pod.metadata.name = Some(name.into());
         pod.metadata.uid = Some(uid.into());
-        Arc::new(pod)
+        Arc::new(PackedPod::new(pod))
     }
 
     #[test]
@@ -241,9 +246,9 @@ mod tests {
         assert_eq!(book.tell(vec![said("1", "a"), said("", "b")], &asked, now), [key("a"), key("b")]);
         assert_eq!(book.tell(vec![said("1", "a"), said("", "b")], &asked, now), []);
         assert_eq!(book.tell(vec![said("1", "a")], &asked, now), [key("b")]);
-        assert_eq!(book.get("2").unwrap().unheard, Some(now));
+        assert_eq!(book.get("2").unwrap().record.unheard, Some(now));
         assert_eq!(book.tell(vec![said("", "b")], &[], now), [key("b")]);
-        assert_eq!(book.get("2").unwrap().unheard, None);
+        assert_eq!(book.get("2").unwrap().record.unheard, None);
     }
 
     #[test]

@@ -17,8 +17,8 @@ use super::config::NodeConfig;
 use super::gather::Gather;
 use super::interlink::{Interlink, Ping};
 use super::metrics::{NodeMetrics, count};
+use super::packed::PackedPod;
 use super::plan::{self, Circumstances, Remote};
-use super::trim;
 
 /// A pod that the other side does not know any more, although it answers, is lost after this time.
 const LOST: Duration = Duration::from_mins(2);
@@ -29,21 +29,20 @@ const GRACE: u64 = 30;
 
 /// A pod as the watch keeps it.
 pub(super) struct Seen {
-    pub(super) pod: Arc<Pod>,
+    pub(super) kept: Arc<PackedPod>,
     version: u64,
 }
 
 impl Seen {
     pub(super) fn new(pod: Pod) -> Self {
-        let pod = trim::pod(pod);
         let version = pod.metadata.resource_version.as_deref().and_then(|text| text.parse().ok());
-        Self { pod: Arc::new(pod), version: version.unwrap_or_default() }
+        Self { kept: Arc::new(PackedPod::new(pod)), version: version.unwrap_or_default() }
     }
 }
 
 impl Newer for Seen {
     fn uid(&self) -> &str {
-        self.pod.metadata.uid.as_deref().unwrap_or_default()
+        self.kept.uid()
     }
     fn version(&self) -> u64 {
         self.version
@@ -119,8 +118,8 @@ impl Node {
         for _ in 0..STEPS {
             // A write of the step before is seen here.
             let Some(seen) = self.mirror.get(&key.0, &key.1) else { return Outcome::Done };
-            let entry = self.book.see(&seen.pod);
-            let step = plan::next(&entry.pod, &entry.memory, self.around());
+            let entry = self.book.see(&seen.kept);
+            let step = plan::next(&entry.pod, &entry.record.memory, self.around());
             tracing::debug!(namespace = %key.0, pod = %key.1, ?step, "Looked at a pod.");
             match self.act(step, &entry).await {
                 After::More => {}
@@ -137,7 +136,7 @@ impl Node {
     async fn vanished(&self, entry: &Entry) -> bool {
         let (uid, key) = (entry.uid(), entry.key());
         let sent = plan::sent(&entry.pod);
-        let there = match entry.memory.remote {
+        let there = match entry.record.memory.remote {
             Remote::Absent | Remote::Gone => false,
             Remote::Unknown => sent,
             Remote::Present => true,

@@ -130,13 +130,19 @@ impl Kubelet {
     /// The pod that is meant, as the cluster names it.
     fn pod(&self, namespace: &str, name: &str) -> Result<Entry, Refusal> {
         let key = (namespace.to_owned(), name.to_owned());
-        self.node.book.find(&key).ok_or_else(|| {
-            Refusal::new(
-                StatusCode::NOT_FOUND,
-                format!("pod \"{name}\" is not on this node (namespace \"{namespace}\")"),
-            )
-        })
+        self.node.book.find(&key).ok_or_else(|| absent(namespace, name))
     }
+
+    /// Refuses another pod of the same name: who means the last one must not get into its successor.
+    fn has(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Refusal> {
+        let found = self.pod(namespace, name)?;
+        if found.uid() == uid { Ok(()) } else { Err(absent(namespace, name)) }
+    }
+}
+
+fn absent(namespace: &str, name: &str) -> Refusal {
+    let text = format!("pod \"{name}\" is not on this node (namespace \"{namespace}\")");
+    Refusal::new(StatusCode::NOT_FOUND, text)
 }
 
 async fn connection(

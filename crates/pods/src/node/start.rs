@@ -18,7 +18,7 @@ use tarbet_telemetry::{Coded, Health, Metrics, Stage, Supervisor};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
-use super::book::{Book, key};
+use super::book::Book;
 use super::certificate;
 use super::config::NodeConfig;
 use super::error::NodeError;
@@ -114,7 +114,7 @@ fn spawn_watch(node: &Arc<Node>, supervisor: &Supervisor, health: &Health) {
         let what = Watch { api, config: wanted, namespace: None };
         let tell = |change: Change<Seen>| {
             match change {
-                Change::Applied(seen) | Change::Deleted(seen) => node.queue.add(key(&seen.pod)),
+                Change::Applied(seen) | Change::Deleted(seen) => node.queue.add(seen.kept.key()),
                 Change::Listed | Change::Back => part.ready(),
                 Change::Failing(reason) => part.failing(format!("the cluster does not answer: {reason}")),
             }

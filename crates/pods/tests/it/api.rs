@@ -1,5 +1,7 @@
 //! The API server and a plugin behind it, called as each generation of the original calls them.
 
+mod escapes;
+
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;

@@ -14,6 +14,7 @@ use crate::node::gather::{GatherError, Gathered};
 use crate::node::interlink::InterlinkError;
 use crate::node::machine::KILLED;
 use crate::node::metrics::count;
+use crate::node::packed::PackedStatus;
 use crate::node::plan::{self, Remote, Step};
 use crate::node::resolve::Ways;
 use crate::wire::{PodRef, PodStatus};
@@ -45,7 +46,7 @@ impl Node {
                 if !self.removed(entry, grace(&entry.pod), &self.peer()).await {
                     return After::Over(Outcome::Failed);
                 }
-                self.book.change(entry.uid(), |entry| entry.memory.remote = Remote::Gone);
+                self.book.change(entry.uid(), |record| record.memory.remote = Remote::Gone);
                 After::More
             }
             Step::Forget => self.let_go(entry).await,
@@ -54,21 +55,22 @@ impl Node {
     }
 
     fn rest(&self, entry: &Entry, wake: Option<Duration>) -> After {
-        let present = entry.memory.remote == Remote::Present && !entry.memory.ended;
+        let known = &entry.record;
+        let present = known.memory.remote == Remote::Present && !known.memory.ended;
         let mut wake = wake;
-        if let Some(since) = entry.unheard.filter(|_| present) {
+        if let Some(since) = known.unheard.filter(|_| present) {
             let silent = since.elapsed();
             if silent >= LOST {
                 tracing::warn!(uid = entry.uid(), "The other side does not know a pod any more.");
                 let message = "interLink answers but does not know this pod any more";
-                self.book.change(entry.uid(), |entry| entry.end("PodLost", message, KILLED));
+                self.book.change(entry.uid(), |record| record.end("PodLost", message, KILLED));
             } else {
                 let left = LOST.saturating_sub(silent);
                 wake = Some(wake.map_or(left, |wake| wake.min(left)));
             }
         }
-        let unsent = matches!(entry.memory.remote, Remote::Unknown | Remote::Absent) && !entry.memory.ended;
-        if unsent && !self.peer().up && entry.waiting.is_none() {
+        let unsent = matches!(known.memory.remote, Remote::Unknown | Remote::Absent) && !known.memory.ended;
+        if unsent && !self.peer().up && known.waiting.is_none() {
             let text = "interLink does not answer; the pod is sent as soon as it does";
             self.wait_for(entry.uid(), "InterlinkUnavailable", text);
         }
@@ -77,7 +79,7 @@ impl Node {
 
     fn wait_for(&self, uid: &str, reason: &str, message: impl Into<String>) {
         let waiting = (reason.to_owned(), message.into());
-        self.book.change(uid, |entry| entry.waiting = Some(waiting));
+        self.book.change(uid, |record| record.waiting = Some(waiting));
     }
 
     /// Asks for a pod that may have been sent before.
@@ -95,15 +97,15 @@ impl Node {
         };
         let now = Instant::now();
         let known = told.as_ref().is_some_and(says_something);
-        self.book.change(entry.uid(), |entry| {
-            entry.memory.remote = if known || confirmed { Remote::Present } else { Remote::Absent };
-            entry.jid = told.as_ref().map(|told| told.jid.clone()).unwrap_or_default();
+        self.book.change(entry.uid(), |record| {
+            record.memory.remote = if known || confirmed { Remote::Present } else { Remote::Absent };
+            record.jid = told.as_ref().map(|told| told.jid.clone()).unwrap_or_default();
             if known {
-                entry.told = told.map(crate::node::trim::told);
-                entry.unheard = None;
+                record.told = told.as_ref().map(PackedStatus::new);
+                record.unheard = None;
             } else if confirmed {
                 // It was there once: it is never made a second time.
-                entry.unheard = Some(now);
+                record.unheard = Some(now);
             }
         });
         if known {
@@ -148,7 +150,7 @@ impl Node {
                 let variable = matches!(&error, GatherError::Missing(missing) if missing.variable);
                 let reason = if variable { "CreateContainerConfigError" } else { "ContainerCreating" };
                 let text = error.to_string();
-                if entry.waiting.as_ref().map(|(_, text)| text) != Some(&text) {
+                if entry.record.waiting.as_ref().map(|(_, text)| text) != Some(&text) {
                     let event = if variable { "Failed" } else { "FailedMount" };
                     self.tell_event(entry, event, &text).await;
                 }
@@ -156,7 +158,7 @@ impl Node {
                 return After::Rest(Outcome::Again(MISSING));
             }
         };
-        self.book.change(uid, |entry| entry.waiting = None);
+        self.book.change(uid, |record| record.waiting = None);
         // The intent is in the cluster before anything is made: after a crash it is asked for first.
         let now = Timestamp::now().to_string();
         if !self.write(uid, &[(plan::SUBMITTED, now)]).await {
@@ -174,12 +176,12 @@ impl Node {
                 let ours = reply.pod_uid == uid && !reply.pod_jid.is_empty();
                 let jid = if ours { reply.pod_jid } else { uid.to_owned() };
                 tracing::info!(%namespace, pod = %name, uid, job = %jid, "Sent a pod.");
-                self.book.change(uid, |entry| {
-                    entry.memory.remote = Remote::Present;
-                    entry.memory.told = Some(plan::fingerprint(&gathered.create.pod));
-                    entry.memory.refresh = gathered.refresh;
-                    entry.contents = Some(gathered.fingerprint);
-                    entry.jid = jid;
+                self.book.change(uid, |record| {
+                    record.memory.remote = Remote::Present;
+                    record.memory.told = Some(plan::fingerprint(&gathered.create.pod));
+                    record.memory.refresh = gathered.refresh;
+                    record.contents = Some(gathered.fingerprint);
+                    record.jid = jid;
                 });
                 self.poll.notify_one();
                 After::More
@@ -199,9 +201,9 @@ impl Node {
                     other => format!("error creating pod: {other}"),
                 };
                 self.tell_event(&entry, "ProviderFailed", &message).await;
-                self.book.change(uid, |entry| {
-                    entry.memory.remote = Remote::Absent;
-                    entry.end("ProviderFailed", message, 1);
+                self.book.change(uid, |record| {
+                    record.memory.remote = Remote::Absent;
+                    record.end("ProviderFailed", message, 1);
                 });
                 After::Rest(Outcome::Done)
             }
@@ -222,18 +224,18 @@ impl Node {
     /// Reads contents again.
     async fn refresh(&self, entry: &Entry) -> After {
         match self.gathered(entry, &self.peer()).await {
-            Ok(gathered) if entry.contents != Some(gathered.fingerprint) => {
+            Ok(gathered) if entry.record.contents != Some(gathered.fingerprint) => {
                 self.send_update(entry, gathered).await
             }
             Ok(gathered) => {
-                self.book.change(entry.uid(), |entry| entry.memory.refresh = gathered.refresh);
+                self.book.change(entry.uid(), |record| record.memory.refresh = gathered.refresh);
                 After::More
             }
             Err(error) => {
                 // Running pods keep what they have.
                 tracing::debug!(uid = entry.uid(), error = %error, "Contents of a pod cannot be read again.");
                 let later = Timestamp::now().checked_add(LATER).ok();
-                self.book.change(entry.uid(), |entry| entry.memory.refresh = later);
+                self.book.change(entry.uid(), |record| record.memory.refresh = later);
                 After::More
             }
         }
@@ -248,17 +250,17 @@ impl Node {
                 return After::Rest(Outcome::Failed);
             }
         }
-        self.book.change(entry.uid(), |entry| {
-            entry.memory.told = Some(plan::fingerprint(&gathered.retrieved.pod));
-            entry.memory.refresh = gathered.refresh;
-            entry.contents = Some(gathered.fingerprint);
+        self.book.change(entry.uid(), |record| {
+            record.memory.told = Some(plan::fingerprint(&gathered.retrieved.pod));
+            record.memory.refresh = gathered.refresh;
+            record.contents = Some(gathered.fingerprint);
         });
         After::More
     }
 
     async fn expire(&self, entry: &Entry) -> After {
         let sent = plan::sent(&entry.pod);
-        let there = match entry.memory.remote {
+        let there = match entry.record.memory.remote {
             Remote::Present => true,
             Remote::Unknown => sent,
             Remote::Absent | Remote::Gone => false,
@@ -266,9 +268,9 @@ impl Node {
         if there && !self.removed(entry, grace(&entry.pod), &self.peer()).await {
             return After::Over(Outcome::Failed);
         }
-        self.book.change(entry.uid(), |entry| {
-            entry.memory.remote = Remote::Gone;
-            entry.end(
+        self.book.change(entry.uid(), |record| {
+            record.memory.remote = Remote::Gone;
+            record.end(
                 "DeadlineExceeded",
                 "Pod was active on the node longer than the specified deadline",
                 KILLED,
@@ -279,7 +281,7 @@ impl Node {
 
     /// Writes the end of a deleted pod and lets the cluster forget it.
     async fn let_go(&self, entry: &Entry) -> After {
-        self.book.change(entry.uid(), |entry| entry.end("", "", KILLED));
+        self.book.change(entry.uid(), |record| record.end("", "", KILLED));
         if !self.write(entry.uid(), &[]).await {
             return After::Over(Outcome::Failed);
         }

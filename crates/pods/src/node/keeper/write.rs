@@ -7,23 +7,34 @@ use serde_json::{Map, Value, json};
 use tarbet_cluster::{Class, class, describe};
 
 use super::{Node, Seen};
-use crate::node::book::{Entry, print};
+use crate::node::book::{Record, print};
 use crate::node::machine::{self, Report};
 use crate::node::metrics::count;
+use crate::node::packed::PackedStatus;
 use crate::node::plan::JOB_ID;
+use crate::wire;
 
 impl Node {
     /// Writes what is known of a pod, with these annotations. False if it has to be tried again.
     pub(super) async fn write(&self, uid: &str, notes: &[(&str, String)]) -> bool {
         let Some(entry) = self.book.get(uid) else { return true };
-        let status = machine::status(&entry.pod, report(&entry), &self.config.pod_ip, Timestamp::now());
+        let told = entry.record.told.as_ref().map(PackedStatus::open);
+        let status = machine::status(
+            &entry.pod,
+            report(&entry.record, told.as_ref()),
+            &self.config.pod_ip,
+            Timestamp::now(),
+        );
         let mut annotations: Map<String, Value> =
             notes.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
         let noted = entry.pod.metadata.annotations.as_ref();
-        if !entry.jid.is_empty() && noted.and_then(|notes| notes.get(JOB_ID)) != Some(&entry.jid) {
-            annotations.insert(JOB_ID.to_owned(), json!(entry.jid));
+        if !entry.record.jid.is_empty()
+            && noted.and_then(|notes| notes.get(JOB_ID)) != Some(&entry.record.jid)
+        {
+            annotations.insert(JOB_ID.to_owned(), json!(entry.record.jid));
         }
-        let known = entry.pod.status.as_ref() == Some(&status) || entry.written == Some(print(&status));
+        let known =
+            entry.pod.status.as_ref() == Some(&status) || entry.record.written == Some(print(&status));
         if known && annotations.is_empty() {
             return true;
         }
@@ -40,12 +51,13 @@ impl Node {
         count(&self.metrics.statuses, answer.is_ok());
         match answer {
             Ok(pod) => {
+                let as_meant = pod.status.as_ref() == Some(&status);
                 let seen = Seen::new(pod);
-                let pod = std::sync::Arc::clone(&seen.pod);
+                let kept = std::sync::Arc::clone(&seen.kept);
                 self.mirror.refresh(&namespace, &name, seen);
-                self.book.change(uid, |entry| {
-                    entry.written = (pod.status.as_ref() != Some(&status)).then(|| print(&status));
-                    entry.pod = pod;
+                self.book.change(uid, |record| {
+                    record.written = (!as_meant).then(|| print(&status));
+                    record.kept = kept;
                 });
                 true
             }
@@ -60,14 +72,14 @@ impl Node {
     }
 }
 
-fn report(entry: &Entry) -> Report<'_> {
-    if let Some(end) = &entry.end {
+fn report<'a>(record: &'a Record, told: Option<&'a wire::PodStatus>) -> Report<'a> {
+    if let Some(end) = &record.end {
         return Report::Ended { reason: &end.reason, message: &end.message, code: end.code };
     }
-    if let Some(told) = &entry.told {
+    if let Some(told) = told {
         return Report::Told(told);
     }
-    match &entry.waiting {
+    match &record.waiting {
         Some((reason, message)) => Report::Waiting { reason, message },
         None => Report::Waiting { reason: "ContainerCreating", message: "" },
     }

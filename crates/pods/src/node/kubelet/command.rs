@@ -57,10 +57,13 @@ pub(super) async fn exec(
 
 pub(super) async fn exec_uid(
     kubelet: State<Arc<Kubelet>>,
-    Path((namespace, pod, _, container)): NamesUid,
+    Path((namespace, pod, uid, container)): NamesUid,
     query: Pairs,
     request: Request,
 ) -> Response {
+    if let Err(refusal) = kubelet.has(&namespace, &pod, &uid) {
+        return refusal.into_response();
+    }
     exec(kubelet, Path((namespace, pod, container)), query, request).await
 }
 
@@ -78,10 +81,13 @@ pub(super) async fn attach(
 
 pub(super) async fn attach_uid(
     kubelet: State<Arc<Kubelet>>,
-    Path((namespace, pod, _, container)): NamesUid,
+    Path((namespace, pod, uid, container)): NamesUid,
     query: Pairs,
     request: Request,
 ) -> Response {
+    if let Err(refusal) = kubelet.has(&namespace, &pod, &uid) {
+        return refusal.into_response();
+    }
     attach(kubelet, Path((namespace, pod, container)), query, request).await
 }
 

@@ -43,10 +43,13 @@ type Pairs = Query<Vec<(String, String)>>;
 
 pub(super) async fn forward_uid(
     kubelet: State<Arc<Kubelet>>,
-    Path((namespace, pod, _)): Path<(String, String, String)>,
+    Path((namespace, pod, uid)): Path<(String, String, String)>,
     query: Pairs,
     request: Request,
 ) -> Response {
+    if let Err(refusal) = kubelet.has(&namespace, &pod, &uid) {
+        return refusal.into_response();
+    }
     forward(kubelet, Path((namespace, pod)), query, request).await
 }
 

@@ -13,7 +13,7 @@ use super::{Kubelet, Refusal};
 /// All pods of the node.
 pub(super) async fn pods(State(kubelet): State<Arc<Kubelet>>) -> Json<Value> {
     let items: Vec<Value> =
-        kubelet.node.book.all().iter().filter_map(|entry| serde_json::to_value(&*entry.pod).ok()).collect();
+        kubelet.node.book.all().iter().filter_map(|entry| serde_json::to_value(&entry.pod).ok()).collect();
     Json(json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}))
 }
 

@@ -140,6 +140,20 @@ async fn commands_run_over_websockets() -> Result<()> {
         Ok(Error::Http(answer)) => Ok(answer.status().as_u16()),
         other => bail!("{other:?}"),
     };
+
+    // By its UID, and by no other's: another pod may have had the name.
+    let uid = bed.get("talker").await?["metadata"]["uid"].as_str().context("no uid")?.to_owned();
+    let by = |uid: &str| url.replace("/talker/main", &format!("/talker/{uid}/main"));
+    let (mut socket, _) = dial(&bed, ADMIN, &by(&uid), "v4.channel.k8s.io").await?;
+    ensure!(hear(&mut socket).await?.status()["status"] == "Success");
+    let another = crate::it::pods::uid();
+    for uid in [uid.to_uppercase(), another.clone(), "..".into(), "%2e%2e".into(), "talker".into()] {
+        for url in [by(&uid), by(&uid).replace("/exec/", "/attach/")] {
+            ensure!(refused(dial(&bed, ADMIN, &url, "v4.channel.k8s.io").await)? == 404, "{url}");
+        }
+    }
+    let forward = format!("wss://{}/portForward/{}/talker/{another}?port=1", bed.kubelet, bed.namespace);
+    ensure!(refused(dial(&bed, ADMIN, &forward, "v4.channel.k8s.io").await)? == 404);
     ensure!(refused(dial(&bed, ("stranger", None), &url, "v4.channel.k8s.io").await)? == 403);
     let role = format!("looks-{}", bed.node);
     bed.run(&["create", "clusterrole", &role, "--verb=get", "--resource=nodes/proxy"]).await?;

@@ -5,7 +5,7 @@ mod link;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Poll, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -147,17 +147,16 @@ where
 {
     let shared = Shared::new(Side::Gateway, settings);
     let stream = Metered::new(stream, Arc::clone(&shared.meter));
-    let (mut sender, mut connection) =
+    let (sender, mut connection) =
         shared.settings.client().handshake(stream).await.map_err(HandshakeError::Http2)?;
     let Some(mut pings) = connection.ping_pong() else {
         return Err(HandshakeError::Http2(h2::Reason::INTERNAL_ERROR.into()));
     };
     // The agent's settings come before its first PONG, so that after it CONNECT is known to work.
     first_ping(&shared, &mut connection, &mut pings).await.map_err(HandshakeError::Http2)?;
-    let control = open_control(&mut sender).map_err(HandshakeError::Http2)?;
-    let link = Link::new(Arc::clone(&shared), sender, info);
+    let link = Link::new(Arc::clone(&shared), sender.clone(), info);
     // Boxed, so that it lies in the driver once and not wherever it passes through.
-    Ok((link, drive(shared, Box::new(connection), pings, control)))
+    Ok((link, drive(shared, Box::new(connection), pings, sender)))
 }
 
 async fn first_ping<S>(
@@ -181,22 +180,11 @@ where
     Ok(())
 }
 
-/// The stream on which the gateway asks the agent to move, and the agent says that it leaves.
-struct Control {
-    answer: ResponseFuture,
-    stream: SendStream<Bytes>,
-}
-
-fn open_control(sender: &mut SendRequest<Bytes>) -> Result<Control, h2::Error> {
-    let (answer, stream) = sender.send_request(wire::control(), false)?;
-    Ok(Control { answer, stream })
-}
-
 fn drive<S>(
     shared: Arc<Shared>,
     connection: Box<Connection<Metered<S>, Bytes>>,
     pings: PingPong,
-    control: Control,
+    sender: SendRequest<Bytes>,
 ) -> impl Future<Output = CloseReason> + Send + 'static
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -204,7 +192,7 @@ where
     // Whoever drops the future, even before it ever ran, ends the link.
     let ending = Ending(Arc::clone(&shared));
     async move {
-        let reason = run(&shared, connection, pings, control).await;
+        let reason = run(&shared, connection, pings, sender).await;
         ending.finish(reason)
     }
 }
@@ -213,21 +201,23 @@ async fn run<S>(
     shared: &Arc<Shared>,
     mut connection: Box<Connection<Metered<S>, Bytes>>,
     pings: PingPong,
-    control: Control,
+    sender: SendRequest<Bytes>,
 ) -> CloseReason
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     // Both are looked at only when they have something to say, not whenever the connection moves.
     let mut beside: FuturesUnordered<BoxFuture<'_, CloseReason>> =
-        [watch_over(Arc::clone(shared), pings).boxed(), follow(shared, control).boxed()]
+        [watch_over(Arc::clone(shared), pings).boxed(), follow(shared, sender.clone()).boxed()]
             .into_iter()
             .collect();
+    let mut ear = Some(sender);
     let mut turn = Turn::default();
     let reason = poll_fn(|cx| {
         ready!(turn.poll_last(cx));
         loop {
             let ended = Pin::new(&mut *connection).poll(cx);
+            listen(shared, &mut ear, cx);
             // Also when the connection has ended: the agent may have said before that it leaves.
             let given_up = beside.poll_next_unpin(cx);
             match (ended, given_up) {
@@ -245,44 +235,53 @@ where
     reason
 }
 
-// Carries orders to the agent and hears when it leaves. Ends when the link has to be cut.
-async fn follow(shared: &Shared, control: Control) -> CloseReason {
-    let Control { mut answer, mut stream } = control;
+// Hears that the agent leaves: its GOAWAY says so, and HTTP/2 shows that one only to who wants to send. Nothing is
+// kept open for it, which on an idle link would weigh more than the rest of HTTP/2's state.
+fn listen(shared: &Shared, ear: &mut Option<SendRequest<Bytes>>, cx: &mut Context<'_>) {
+    let Some(sender) = ear else { return };
+    let goodbye = match sender.poll_ready(cx) {
+        Poll::Ready(Err(error)) => {
+            error.is_go_away() && error.is_remote() && error.reason() == Some(h2::Reason::NO_ERROR)
+        }
+        _ => false,
+    };
+    if goodbye {
+        shared.advance(Phase::Draining);
+    }
+    if goodbye || !shared.takes_requests() {
+        // Without anybody who could send, the connection ends by itself when the last request on it has.
+        *ear = None;
+    }
+}
+
+// Carries orders to the agent. Ends when the link has to be cut.
+async fn follow(shared: &Shared, mut sender: SendRequest<Bytes>) -> CloseReason {
     let mut phase = shared.watch();
-    let (mut told, mut deaf) = (false, false);
+    // Kept for as long as the agent may still read it.
+    let mut said = None;
     loop {
         let now = phase.borrow_and_update().clone();
         match now {
-            Phase::Moving if !told => {
-                told = true;
-                tell(
-                    &mut stream,
-                    Refusal::new(RefusalCode::Draining, "Open another link, then leave this one."),
-                );
+            Phase::Open => {}
+            Phase::Moving if said.is_some() => {}
+            Phase::Moving => {
+                let text = "Open another link, then leave this one.";
+                said = tell(&mut sender, Refusal::new(RefusalCode::Draining, text));
             }
-            Phase::Open | Phase::Moving => {}
             Phase::Draining => break,
             Phase::Closing(reason) | Phase::Closed(reason) => {
-                if let (CloseReason::Dismissed(refusal), false) = (&reason, told) {
-                    tell(&mut stream, refusal.clone());
+                if let (CloseReason::Dismissed(refusal), None) = (&reason, &said) {
+                    said = tell(&mut sender, refusal.clone());
                     tokio::time::sleep(LAST_WORD).await;
                 }
+                drop(said);
                 return reason;
             }
         }
-        tokio::select! {
-            biased;
-            _ = phase.changed() => {}
-            // Whatever the agent answers here, it means that it leaves. An error is none of its
-            // words: the connection has ended, and its driver says why.
-            answer = &mut answer, if !deaf => match answer {
-                Ok(_) => shared.advance(Phase::Draining),
-                Err(_) => deaf = true,
-            },
-        }
+        // The sender of the phases lives in `shared`, so this never fails.
+        let _ = phase.changed().await;
     }
-    // Without this stream the connection ends by itself when the last request on it has.
-    drop((answer, stream));
+    drop((said, sender));
     let ended = phase.wait_for(|phase| phase.reason().is_some()).await;
     match ended {
         Ok(phase) => phase.reason().cloned().unwrap_or(CloseReason::Local),
@@ -290,9 +289,11 @@ async fn follow(shared: &Shared, control: Control) -> CloseReason {
     }
 }
 
-fn tell(stream: &mut SendStream<Bytes>, refusal: Refusal) {
-    if let Ok(bytes) = handshake::encode(&Message::Refusal(refusal)) {
-        // It fails only on a stream that has ended, and then nobody listens.
-        let _ = stream.send_data(bytes.into(), true);
-    }
+/// Opens the stream on which a gateway talks to the agent about the link itself, and says the one thing there is to
+/// say. None on a connection that has ended, where nobody listens.
+fn tell(sender: &mut SendRequest<Bytes>, refusal: Refusal) -> Option<(ResponseFuture, SendStream<Bytes>)> {
+    let bytes = handshake::encode(&Message::Refusal(refusal)).ok()?;
+    let (answer, mut stream) = sender.send_request(wire::control(), false).ok()?;
+    stream.send_data(bytes.into(), true).ok()?;
+    Some((answer, stream))
 }

@@ -16,6 +16,9 @@ use crate::ledger::Load;
 use crate::shared::{Shared, Side};
 use crate::wire;
 
+/// Frames below this weigh more than they carry; HTTP/2 counts them from the same size on.
+const TINY: usize = 256;
+
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic elsewhere leaves these states whole: each change is one assignment.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -37,6 +40,9 @@ struct Inlet {
     // Chunks given to the reader, and how many there were at the last inspection.
     taken: u64,
     seen: u64,
+    // Frames given to the reader as they came since the last inspection, and their bytes.
+    frames: usize,
+    framed: usize,
     stalled_since: Option<Instant>,
     evicted: bool,
 }
@@ -79,7 +85,11 @@ impl Lane {
         loop {
             let chunk = if inlet.spill.is_empty() {
                 match stream.poll_data(cx) {
-                    Poll::Ready(Some(Ok(chunk))) => chunk,
+                    Poll::Ready(Some(Ok(chunk))) => {
+                        inlet.frames += 1;
+                        inlet.framed += chunk.len();
+                        chunk
+                    }
                     Poll::Ready(Some(Err(error))) => {
                         return Poll::Ready(Some(Err(self.shared.body_error(&error))));
                     }
@@ -199,20 +209,25 @@ impl Lane {
         }
     }
 
-    /// How much lies here unread, and since when. A stalled stream's bytes are put in one piece:
-    /// many tiny frames cost far more memory than they carry.
+    /// How much lies here unread, and since when. The bytes of a stream that is stalled, or read more slowly than
+    /// its tiny frames come, are put in one piece: many of those cost far more memory than they carry, and too many
+    /// would end the link.
     pub(crate) fn inspect(&self, now: Instant) -> Load {
         let inlet = &mut *lock(&self.inlet);
         let Some(stream) = inlet.stream.as_mut() else { return Load::default() };
         let unread = stream.flow_control().used_capacity();
         let moved = std::mem::replace(&mut inlet.seen, inlet.taken) != inlet.taken;
+        let tiny = inlet.framed <= inlet.frames * TINY;
+        (inlet.frames, inlet.framed) = (0, 0);
         if unread == 0 {
             inlet.stalled_since = None;
             return Load::default();
         }
-        if moved || inlet.stalled_since.is_none() {
+        let still = !moved && inlet.stalled_since.is_some();
+        if !still {
             inlet.stalled_since = Some(now);
-        } else {
+        }
+        if still || (moved && tiny) {
             inlet.compact(unread);
         }
         Load { unread, stalled_for: inlet.stalled_since.map(|since| now.saturating_duration_since(since)) }

@@ -45,11 +45,15 @@ impl Pump {
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Sent> {
         loop {
             if !self.chunk.is_empty() {
+                // A body that always has more must not keep its task from yielding: the driver of this very link may
+                // wait for the same thread, and a link that says nothing for seconds counts as dead.
+                let coop = ready!(tokio::task::coop::poll_proceed(cx));
                 let Some(room) = ready!(self.lane.poll_room(cx, self.chunk.len())) else {
                     return Poll::Ready(Sent::Stopped);
                 };
                 let piece = self.chunk.split_to(room.min(self.chunk.len()));
                 let end = self.last && self.chunk.is_empty();
+                coop.made_progress();
                 match self.lane.send(piece, end) {
                     true if end => return Poll::Ready(Sent::All),
                     true => continue,

@@ -130,6 +130,11 @@ impl Shared {
         });
     }
 
+    /// Whether new requests are taken.
+    pub(crate) fn takes_requests(&self) -> bool {
+        self.phase.borrow().takes_requests()
+    }
+
     /// Whether new requests are taken; else why not.
     pub(crate) fn admit(&self) -> Result<(), LinkError> {
         match &*self.phase.borrow() {

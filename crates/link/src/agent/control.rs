@@ -10,7 +10,8 @@ use http::Response;
 use crate::handshake::{self, MAX_MESSAGE, Message, Progress, Refusal, RefusalCode};
 use crate::shared::{Phase, Shared};
 
-/// Hears what the gateway wants, and answers when the agent leaves: that is the whole protocol.
+/// Hears what the gateway wants, and answers when the agent leaves: that is the whole protocol. A gateway opens the
+/// stream when it wants something; that the agent leaves it knows from its GOAWAY as well.
 pub(super) async fn attend(shared: Arc<Shared>, mut stream: RecvStream, mut respond: SendResponse<Bytes>) {
     let mut phase = shared.watch();
     let mut listening = true;

@@ -64,6 +64,11 @@ impl Link {
         self.0.shared.phase()
     }
 
+    /// Whether it takes new requests.
+    pub fn takes_requests(&self) -> bool {
+        self.0.shared.takes_requests()
+    }
+
     /// Changes of the phase.
     pub fn watch(&self) -> watch::Receiver<Phase> {
         self.0.shared.watch()

@@ -110,6 +110,22 @@ async fn unread_tiny_frames_do_not_end_the_link() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tiny_frames_that_are_read_too_slowly_do_not_end_the_link() {
+    // A window as it is once a stream has carried much over a long line.
+    let settings = Settings { stream_window: 4 * 1024 * 1024, ..Settings::default() };
+    let pair = pair_with(Over::Memory, settings, Settings::default()).await;
+    let mut body = pair.link.call(get("/tiny-flood")).await.unwrap().into_body();
+    let mut tick = tokio::time::interval(Duration::from_millis(5));
+    // More frames than the connection lets lie about.
+    while pair.link.stats().bytes_in < 12_000_000 {
+        let frame = soon("a frame", body.frame()).await.unwrap();
+        assert!(frame.unwrap().is_data());
+        tick.tick().await;
+    }
+    assert_eq!(text(pair.link.call(post("/echo", "alive")).await.unwrap()).await, "alive");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_does_not_read_a_request_stops_only_that_one() {
     let pair = pair(Over::Tcp).await;
     let unread: Vec<_> = (0..10)

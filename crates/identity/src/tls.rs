@@ -17,6 +17,7 @@ mod server;
 mod signature;
 mod stream;
 mod trust;
+mod turns;
 mod workload;
 
 pub use client::{ClientTls, Connector};
@@ -27,6 +28,7 @@ pub use peer::{AltName, PeerIdentity};
 pub use server::{Acceptor, ClientCerts, ServerTls};
 pub use stream::TlsStream;
 pub use trust::CaSource;
+pub use turns::Turns;
 
 use std::sync::{Arc, LazyLock};
 

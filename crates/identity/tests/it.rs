@@ -13,5 +13,6 @@ mod it {
     mod provider;
     mod rotation;
     mod scene;
+    mod turns;
     mod workload;
 }

@@ -1,6 +1,7 @@
 //! The listening end.
 
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,9 +12,11 @@ use rustls::sign::SingleCertAndKey;
 use rustls::{DEFAULT_VERSIONS, RootCertStore, SupportedProtocolVersion};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Interval;
+use tokio_rustls::LazyConfigAcceptor;
 
 use super::live::{self, FileSet, Live, Recipe};
 use super::pinned::{self, Pinned};
+use super::turns::Turns;
 use super::{
     CaSource, CredentialSource, HandshakeError, PeerIdentity, Refresh, TlsError, TlsStream, provider,
 };
@@ -146,6 +149,31 @@ impl Acceptor {
     {
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::clone(&self.live.current().config));
         match tokio::time::timeout(self.timeout, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => Ok(TlsStream::new(stream)),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(HandshakeError::TimedOut),
+        }
+    }
+
+    /// The same, in turn with others. Only who has said hello is given a turn: a peer that dials and says nothing
+    /// keeps nobody waiting.
+    pub async fn accept_in_turn<S>(&self, stream: S, turns: &Turns) -> Result<TlsStream<S>, HandshakeError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let handshake = async {
+            let hello = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream).await?;
+            let turn = turns.take().await;
+            let mut rest = pin!(hello.into_stream(Arc::clone(&self.live.current().config)));
+            match tokio::time::timeout(turns.longest(), rest.as_mut()).await {
+                Ok(done) => done,
+                Err(_) => {
+                    drop(turn);
+                    rest.await
+                }
+            }
+        };
+        match tokio::time::timeout(self.timeout, handshake).await {
             Ok(Ok(stream)) => Ok(TlsStream::new(stream)),
             Ok(Err(error)) => Err(error.into()),
             Err(_) => Err(HandshakeError::TimedOut),

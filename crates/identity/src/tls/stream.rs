@@ -13,20 +13,21 @@ use super::PeerIdentity;
 /// A TLS connection over `S`, from either end.
 pub struct TlsStream<S> {
     inner: tokio_rustls::TlsStream<S>,
-    peer: Option<PeerIdentity>,
+    // Boxed: most peers show no certificate, and then it takes no room.
+    peer: Option<Box<PeerIdentity>>,
 }
 
 impl<S> TlsStream<S> {
     pub(super) fn new(inner: impl Into<tokio_rustls::TlsStream<S>>) -> Self {
         let inner = inner.into();
         let leaf = state(&inner).peer_certificates().and_then(<[_]>::first);
-        let peer = leaf.and_then(|certificate| PeerIdentity::of_certificate(certificate));
+        let peer = leaf.and_then(|certificate| PeerIdentity::of_certificate(certificate)).map(Box::new);
         Self { inner, peer }
     }
 
     /// Who is at the other end; `None` when it showed no certificate.
     pub fn peer(&self) -> Option<&PeerIdentity> {
-        self.peer.as_ref()
+        self.peer.as_deref()
     }
 
     /// The application protocol that both ends agreed on.

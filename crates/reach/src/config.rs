@@ -64,6 +64,9 @@ pub struct GatewayConfig {
     pub audit: AuditConfig,
     /// How many recent requests `tarbet why` can tell about.
     pub remembered_requests: usize,
+    /// How many agents may be in the middle of their TLS handshake at once; the others wait, in the order in
+    /// which they came.
+    pub handshakes: usize,
 }
 
 impl Default for GatewayConfig {
@@ -87,6 +90,9 @@ impl Default for GatewayConfig {
             quotas: QuotaConfig::default(),
             audit: AuditConfig::default(),
             remembered_requests: 10_000,
+            // Two and a half thousand a second where an agent is 100 ms away, and never more than a core computes
+            // in a quarter of a second.
+            handshakes: 256,
         }
     }
 }
@@ -200,6 +206,9 @@ impl GatewayConfig {
         }
         if self.remembered_requests == 0 {
             found.push(("remembered_requests".into(), "must be at least 1".into()));
+        }
+        if self.handshakes == 0 {
+            found.push(("handshakes".into(), "must be at least 1".into()));
         }
         found.extend(self.kas.mistakes().into_iter().map(|(name, text)| (format!("kas.{name}"), text)));
         for (name, tls) in [("agents", &self.agents.tls), ("private", &self.private.tls)] {

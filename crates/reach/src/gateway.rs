@@ -29,6 +29,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use tarbet_identity::jwt::hmac_secret_from_file;
+use tarbet_identity::tls::Turns;
 use tarbet_identity::{Secret, Token, TokenKind};
 use tarbet_store::Store;
 use tarbet_telemetry::codes::ground;
@@ -44,6 +45,7 @@ use crate::config::GatewayConfig;
 use crate::dial::Trust;
 use crate::directory::{Directory, Principal};
 use crate::listen::{Listener, Origin};
+use crate::metrics::register_handshakes;
 use crate::registry::Rhythm;
 
 /// Agents and callers come with HTTP/2, or with HTTP/1.1 and perhaps a WebSocket.
@@ -112,7 +114,10 @@ impl Gateway {
             }
         };
 
+        let turns = Turns::new(config.handshakes);
+        register_handshakes(metrics, &turns);
         let agents = Listener::bind("agents", config.agents.listen, config.agents.tls.as_ref(), BOTH).await?;
+        let agents = agents.in_turn(turns);
         let api = Listener::bind("api", config.api.listen, config.api.tls.as_ref(), BOTH).await?;
         let kube = &config.kubernetes;
         let kubernetes = if config.serve_kubernetes {

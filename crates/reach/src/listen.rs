@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use tarbet_identity::authority::{Authority, Leaf, Usage};
 use tarbet_identity::tls::{
-    Acceptor, CaSource, ClientCerts, CredentialSource, PeerIdentity, Refresh, ServerTls,
+    Acceptor, CaSource, ClientCerts, CredentialSource, PeerIdentity, Refresh, ServerTls, Turns,
 };
 use tarbet_link::ByteStream;
 use tarbet_telemetry::Problem;
@@ -46,6 +46,8 @@ pub struct Listener {
     name: &'static str,
     tcp: TcpListener,
     tls: Option<Certificates>,
+    /// Absent where handshakes need not wait for each other.
+    turns: Option<Turns>,
     address: SocketAddr,
 }
 
@@ -120,7 +122,13 @@ impl Listener {
         let tcp = TcpListener::bind(listen).await.map_err(failed)?;
         let address = tcp.local_addr().map_err(failed)?;
         tracing::info!(listener = name, %address, tls = tls.is_some(), "Listening.");
-        Ok(Self { name, tcp, tls, address })
+        Ok(Self { name, tcp, tls, turns: None, address })
+    }
+
+    /// The same, with its TLS handshakes in turn.
+    #[must_use]
+    pub fn in_turn(self, turns: Turns) -> Self {
+        Self { turns: Some(turns), ..self }
     }
 
     /// Where it listens.
@@ -165,9 +173,9 @@ impl Listener {
                 }
             };
             let tls = self.tls.as_ref().map(|certificates| certificates.current.load_full());
-            let (serve, name) = (Arc::clone(&serve), self.name);
+            let (serve, name, turns) = (Arc::clone(&serve), self.name, self.turns.clone());
             tasks.spawn(async move {
-                match secure(stream, tls).await {
+                match secure(stream, tls, turns).await {
                     Ok((stream, certificate)) => serve(stream, Origin { address: peer, certificate }).await,
                     Err(error) => {
                         tracing::debug!(listener = name, %peer, %error, "A connection was not secured.");
@@ -180,19 +188,25 @@ impl Listener {
 
 type Certificate = Option<Box<PeerIdentity>>;
 
-async fn secure(stream: TcpStream, tls: Option<Arc<Acceptor>>) -> Result<(ByteStream, Certificate), String> {
+async fn secure(
+    stream: TcpStream,
+    tls: Option<Arc<Acceptor>>,
+    turns: Option<Turns>,
+) -> Result<(ByteStream, Certificate), String> {
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
     let stream = tarbet_link::tcp(stream);
     match tls {
         None => Ok((stream, None)),
-        // Boxed, so that what only a handshake needs is not kept for as long as the connection lasts.
-        Some(tls) => match Box::pin(tls.accept(stream)).await {
-            Ok(stream) => {
-                let certificate = stream.peer().cloned().map(Box::new);
-                Ok((ByteStream::new(stream), certificate))
-            }
-            Err(error) => Err(chain(&error)),
-        },
+        Some(tls) => {
+            // Boxed, so that what only a handshake needs is not kept for as long as the connection lasts.
+            let secured = match &turns {
+                Some(turns) => Box::pin(tls.accept_in_turn(stream, turns)).await,
+                None => Box::pin(tls.accept(stream)).await,
+            };
+            let stream = secured.map_err(|error| chain(&error))?;
+            let certificate = stream.peer().cloned().map(Box::new);
+            Ok((ByteStream::new(stream), certificate))
+        }
     }
 }
 

@@ -31,6 +31,11 @@ pub trait Way: Dialer + Caller {
         None
     }
 
+    /// Whether it takes requests at this moment. One that does not will be taken out of the tables soon.
+    fn takes_requests(&self) -> bool {
+        true
+    }
+
     /// Whether it is one connection. What stands for several does not count against a limit of links: each of
     /// them has a place of its own.
     fn is_one_link(&self) -> bool {
@@ -53,6 +58,10 @@ impl Way for Link {
 
     fn stats(&self) -> Option<LinkStats> {
         Some(Self::stats(self))
+    }
+
+    fn takes_requests(&self) -> bool {
+        Self::takes_requests(self)
     }
 }
 
@@ -188,7 +197,8 @@ impl LocalLinks {
         let links = tables.by_site.get(site)?;
         let mut left = (0..links.len())
             .map(|step| &links[(turn + step) % links.len()])
-            .filter(|link| !tried.contains(&link.id));
+            // When very many break in one moment, those that ended stand here for a while.
+            .filter(|link| !tried.contains(&link.id) && link.way.takes_requests());
         let first = left.next()?;
         let suits = |link: &&Arc<Held>| link.way.purpose() == purpose;
         Some(Arc::clone(if suits(&first) { first } else { left.find(suits).unwrap_or(first) }))

@@ -8,6 +8,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use tarbet_identity::tls::Turns;
 use tarbet_telemetry::Metrics;
 
 use crate::local::LocalLinks;
@@ -63,6 +64,28 @@ impl GatewayMetrics {
     }
 }
 
+/// Shows how many agents wait for their turn in TLS.
+pub(crate) fn register_handshakes(metrics: &Metrics, turns: &Turns) {
+    let handshakes = Handshakes(turns.clone());
+    metrics.with(|registry| registry.register_collector(Box::new(handshakes)));
+}
+
+#[derive(Debug)]
+struct Handshakes(Turns);
+
+impl Collector for Handshakes {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        let help = "Agents that wait for their turn to finish a TLS handshake";
+        gauge(&mut encoder, "tarbet_handshakes_waiting", help, self.0.waiting())
+    }
+}
+
+fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: usize) -> std::fmt::Result {
+    let gauge = ConstGauge::new(value as u64);
+    let family = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
+    gauge.encode(family)
+}
+
 /// What is true at the moment somebody looks.
 struct Now(LocalLinks, Quotas);
 
@@ -80,9 +103,7 @@ impl Collector for Now {
             ("tarbet_requests_waiting", "Requests waiting for a site to connect", waiting),
             ("tarbet_requests_counted", "Requests that count against a limit now", self.1.counted()),
         ] {
-            let gauge = ConstGauge::new(value as u64);
-            let family = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
-            gauge.encode(family)?;
+            gauge(&mut encoder, name, help, value)?;
         }
         Ok(())
     }

@@ -114,6 +114,33 @@ async fn a_link_that_drains_is_passed_over() {
     assert_eq!(old.calls.load(SeqCst), 0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn links_that_broke_all_at_once_and_are_still_listed_cost_no_attempt() {
+    let (local, router) = alone();
+    let (old, new) = (World::named("old"), World::named("new"));
+    let mut broken = Vec::new();
+    for _ in 0..4 * ATTEMPTS {
+        broken.push(add(&local, &old).await);
+    }
+    for joined in &broken {
+        joined.cut();
+    }
+    while broken.iter().any(|joined| joined.held.way.takes_requests()) {
+        tokio::task::yield_now().await;
+    }
+    let waiting = tokio::spawn({
+        let router = router.clone();
+        async move { call(&router, rig::request("POST", "/", "body")).await }
+    });
+    while local.awaited().is_empty() {
+        assert!(!waiting.is_finished(), "it did not wait");
+        tokio::task::yield_now().await;
+    }
+    let _joined = add(&local, &new).await;
+    assert_eq!(waiting.await.unwrap().unwrap(), "new/body");
+    assert_eq!(old.calls.load(SeqCst), 0);
+}
+
 /// Sends a request that hangs, cuts its link under way, and tells what became of it.
 async fn cut_under_way(
     method: &str,

@@ -11,6 +11,7 @@ mod observe;
 mod pod;
 pub mod runtime;
 pub mod script;
+pub mod split;
 pub mod states;
 mod submit;
 pub mod word;
@@ -44,6 +45,10 @@ use states::{JobState, Marks, container_state};
 
 /// The id of the job, once it is known.
 const JOB_ID: &str = "JobID.jid";
+/// Files that changed since the job's script was written, as a piece of script.
+const FILES: &str = "files.sh";
+/// Which files those are; always there, so that a change is seen as soon as the file is opened.
+const FILES_VERSION: &str = "files.version";
 const CHANGES: usize = 1024;
 
 /// What runs jobs.
@@ -59,6 +64,10 @@ pub trait BatchSystem: Send + Sync + 'static {
     async fn cancel(&self, name: &str, id: Option<&str>, grace: Duration) -> Result<(), RunError>;
     /// A summary of its machines for people, where it has one.
     async fn summary(&self) -> Option<Result<String, RunError>> {
+        None
+    }
+    /// What it can take, as a ping tells it, where it knows.
+    async fn offer(&self) -> Option<Result<PingReply, RunError>> {
         None
     }
     /// The beginning of a command that runs where the job runs.
@@ -125,6 +134,8 @@ pub struct Batch {
     pods: Mutex<HashMap<String, Arc<Pod>>>,
     intake: tokio::sync::Mutex<()>,
     queue: Mutex<Queue>,
+    /// What the batch system can take, as it was told last.
+    offer: Mutex<PingReply>,
     /// Asks for a look at the queue before its time.
     ask: Notify,
     changes: broadcast::Sender<String>,
@@ -144,6 +155,7 @@ impl Batch {
             pods: Mutex::default(),
             intake: tokio::sync::Mutex::default(),
             queue: Mutex::default(),
+            offer: Mutex::default(),
             ask: Notify::new(),
             config,
             system,
@@ -163,6 +175,7 @@ impl Batch {
         tokio::spawn(Arc::clone(&batch).finish(unfinished));
         tokio::spawn(Arc::clone(&batch).watch_queue());
         tokio::spawn(Arc::clone(&batch).watch_files());
+        tokio::spawn(Arc::clone(&batch).watch_offer());
         Ok(batch)
     }
 
@@ -262,6 +275,10 @@ impl Batch {
                     .for_each(|container| container.mounts.clear());
             }
             lay_out(&folder, &laid).map_err(RunError::folder("write the pod's files"))?;
+            if !self.config.script.shared && script::follows(&known.plan) {
+                let wrote = folder.write(FILES_VERSION, b"0\n", 0o600);
+                wrote.map_err(RunError::folder("write the pod's files"))?;
+            }
             // The first one last: the number of scripts is the number of jobs.
             for share in shares.into_iter().rev() {
                 let text = script::share(&known.plan, &self.config.script, folder.path(), &options, share)?;
@@ -382,13 +399,20 @@ impl Runner for Batch {
         let new = plan(&retrieved, &self.config.policy)?;
         let pod = self.pod(&new.id.uid)?;
         self.end_changed(&pod, &new).await?;
-        if !self.config.script.shared {
-            return Err(RunError::Unsupported(
-                "files of a pod can change only where jobs share the plugin's file system (SHARED_FS)".into(),
-            ));
-        }
-        for volume in &new.volumes {
-            lay_out_volume(&pod.folder, volume).map_err(RunError::folder("rewrite the pod's files"))?;
+        let failed = || RunError::folder("rewrite the pod's files");
+        if pod.folder.has(FILES_VERSION) {
+            // The job looks for a new version, now or when it begins.
+            let text = script::files_script(&new);
+            pod.folder.write(FILES, text.as_bytes(), 0o600).map_err(failed())?;
+            let version = format!("{}\n", uuid::Uuid::new_v4());
+            pod.folder.write(FILES_VERSION, version.as_bytes(), 0o600).map_err(failed())?;
+        } else if self.config.script.shared {
+            for volume in &new.volumes {
+                lay_out_volume(&pod.folder, volume).map_err(failed())?;
+            }
+        } else if script::follows(&new) {
+            let what = "the job was begun by a version whose scripts do not look for changed files";
+            return Err(RunError::Unsupported(what.into()));
         }
         let mut known = Known::clone(&pod.known());
         known.retrieved.pod.metadata = retrieved.pod.metadata;
@@ -439,7 +463,7 @@ impl Runner for Batch {
             None => "ok".to_owned(),
             Some((since, reason)) => format!("away for {} s: {reason}", since.elapsed().as_secs()),
         };
-        PingReply { status, ..Default::default() }
+        PingReply { status, ..self.offer.lock().unwrap_or_else(PoisonError::into_inner).clone() }
     }
 
     fn changes(&self) -> broadcast::Receiver<String> {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use ipnet::IpNet;
 use jiff::Timestamp;
 use prometheus_client::metrics::gauge::Gauge;
 use tarbet_identity::tls::{Acceptor, CaSource, ClientCerts, CredentialSource, ServerTls};
@@ -73,7 +74,7 @@ pub async fn start(
     metrics: &Metrics,
     health: &Health,
 ) -> Result<String, Problem> {
-    let (guard, tls) = (guard(&config), tls(&config)?);
+    let (guard, tls) = (guard(&config)?, tls(&config)?);
     let bind = bind(part, &config)?;
     refuse_strangers(&bind, &guard, &config)?;
     let listener = Listener::bind(&bind).await?;
@@ -167,6 +168,7 @@ pub fn open(
                 squeue: config.squeue_path.clone(),
                 srun: config.srun_path.clone(),
                 sinfo: config.sinfo_path.clone(),
+                resources: config.resource_script_path.clone().filter(|path| !path.as_os_str().is_empty()),
                 environment: config::for_slurm(environment),
                 all_users: rustix::process::geteuid().is_root(),
             });
@@ -320,8 +322,19 @@ async fn watch_plugin(
     }
 }
 
-fn guard(config: &EdgeConfig) -> Guard {
-    config.accepted_tokens_file.clone().map_or_else(Guard::open, Guard::tokens)
+fn guard(config: &EdgeConfig) -> Result<Guard, Problem> {
+    let guard = config.accepted_tokens_file.clone().map_or_else(Guard::open, Guard::tokens);
+    if config.allowed_callers.is_empty() {
+        return Ok(guard);
+    }
+    let network = |text: &String| {
+        let one = || text.parse::<IpAddr>().map(IpNet::from);
+        text.parse::<IpNet>().or_else(|_| one()).map_err(|_| {
+            Problem::new(&ground::CONFIG_INVALID, format!("AllowedCallers has `{text}`."))
+                .because("it takes addresses and networks, such as 10.1.2.3 or 10.1.0.0/16")
+        })
+    };
+    Ok(guard.only_from(config.allowed_callers.iter().map(network).collect::<Result<_, _>>()?))
 }
 
 fn tls(config: &EdgeConfig) -> Result<Option<Acceptor>, Problem> {
@@ -382,13 +395,14 @@ fn bind(part: Part, config: &EdgeConfig) -> Result<Bind, Problem> {
     Ok(Bind::Tcp(SocketAddr::new(ip, port)))
 }
 
-/// Without tokens or certificates only this machine may call.
+/// Without tokens, certificates or named callers only this machine may call.
 fn refuse_strangers(bind: &Bind, guard: &Guard, config: &EdgeConfig) -> Result<(), Problem> {
     let certificates = config.tls.enabled && config.tls.ca_cert_file.is_some();
+    let named = !config.allowed_callers.is_empty();
     match bind {
-        Bind::Tcp(address) if !address.ip().is_loopback() && guard.is_open() && !certificates => {
+        Bind::Tcp(address) if !address.ip().is_loopback() && guard.is_open() && !certificates && !named => {
             Err(Problem::new(&ground::CONFIG_INVALID, format!("{address} would be open to everybody."))
-                .because("neither AcceptedTokensFile nor TLS.CACertFile is set")
+                .because("neither AcceptedTokensFile nor TLS.CACertFile nor AllowedCallers is set")
                 .advising("set one of them, or listen on loopback or a unix socket"))
         }
         _ => Ok(()),

@@ -35,7 +35,7 @@ pub use retrieve::retrieve;
 pub use upstream::Upstream;
 
 use crate::serve::{Caller, MAX_BODY, bad_request, refusal, whole};
-use crate::wire::extension::{EXEC, EXEC_UPGRADE, EXTENSIONS_HEADER, LIST, UPDATE, USAGE, WATCH};
+use crate::wire::extension::{EXEC, EXEC_UPGRADE, EXTENSIONS_HEADER, LIST, UPDATE, USAGE, WATCH, is_ours};
 use crate::wire::{
     LogRequest, PingReply, PodCreate, PodRef, PodStatus, RetrievedPod, SESSION_HEADER, is_uid, read,
     read_items,
@@ -196,6 +196,12 @@ async fn create(State(server): State<Server>, request: Request) -> Response {
         if !is_uid(create.pod.metadata.uid.as_deref().unwrap_or_default()) {
             return bad_request(&NO_UID);
         }
+        if !create.job_script_url.is_empty() {
+            let problem = Problem::new(&pods::NOT_SUPPORTED, "Job scripts are not built here.")
+                .because("the node names a place that builds them (JobScriptBuilderURL)")
+                .advising("remove JobScriptBuilderURL; the plugin for Slurm writes its own scripts");
+            return refusal(&problem);
+        }
         match server.create_one(&session, retrieve(create, server.export)).await {
             Ok(answer) if answer.status().is_success() => last = Some(answer),
             Ok(answer) => return answer,
@@ -303,6 +309,7 @@ async fn delete(State(server): State<Server>, request: Request) -> Response {
 }
 
 async fn status(State(server): State<Server>, request: Request) -> Response {
+    let ours = is_ours(request.headers());
     let session = session(request.headers());
     let body = match whole(request.into_body()).await {
         Ok(body) => body,
@@ -367,7 +374,8 @@ async fn status(State(server): State<Server>, request: Request) -> Response {
             states[at] = Some(state);
         }
     }
-    json(&states.into_iter().flatten().collect::<Vec<_>>())
+    let told = |state: PodStatus| if ours { state } else { state.without_sidecars() };
+    json(&states.into_iter().flatten().map(told).collect::<Vec<_>>())
 }
 
 async fn logs(State(server): State<Server>, request: Request) -> Response {

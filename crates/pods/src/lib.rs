@@ -17,6 +17,7 @@ pub mod error;
 pub mod folder;
 pub mod fuzz;
 pub mod interlink;
+mod keys;
 mod metrics;
 pub mod node;
 pub mod plan;

@@ -100,6 +100,8 @@ pub struct Plan {
     pub grace: Duration,
     /// Its annotations.
     pub annotations: BTreeMap<String, String>,
+    /// What it asks for and goes without, for the log.
+    pub left_out: Vec<String>,
 }
 
 /// One step of running a plan.
@@ -298,7 +300,8 @@ pub fn plan(retrieved: &RetrievedPod, policy: &Policy) -> Result<Plan, PlanError
         .flat_map(|container| container.volume_mounts.iter().flatten())
         .map(|mount| mount.name.as_str())
         .collect();
-    let volumes = volumes(spec, pod, &data, policy, &used)?;
+    let mut left_out = policy::without_effect(annotations.keys().map(String::as_str));
+    let volumes = volumes(spec, pod, &data, policy, &used, &mut left_out)?;
     let build = |container: &k8s::Container| self::container(container, spec, pod, &data, policy, &volumes);
     let init: Vec<Container> = spec.init_containers.iter().flatten().map(build).collect::<Result<_, _>>()?;
     let main: Vec<Container> = spec.containers.iter().map(build).collect::<Result<_, _>>()?;
@@ -342,6 +345,7 @@ pub fn plan(retrieved: &RetrievedPod, policy: &Policy) -> Result<Plan, PlanError
         },
         grace: grace.map_or(GRACE, Duration::from_secs),
         annotations,
+        left_out,
     })
 }
 
@@ -355,6 +359,7 @@ fn volumes(
     data: &Data<'_>,
     policy: &Policy,
     used: &BTreeSet<&str>,
+    left_out: &mut Vec<String>,
 ) -> Result<Vec<Volume>, PlanError> {
     let mut planned = Vec::new();
     let mut folders = BTreeSet::new();
@@ -384,8 +389,10 @@ fn volumes(
         } else if let Some(projected) = &volume.projected {
             let mode = mode(projected.default_mode);
             let sources = projected.sources.as_deref().unwrap_or_default();
-            let mut files =
-                data.made(name, mode).unwrap_or_else(|| data.project(name, sources, mode, pod))?;
+            let mut files = match data.made(name, mode) {
+                Some(made) => made?,
+                None => data.project(name, sources, mode, pod, left_out)?,
+            };
             // The pod itself is the newest word on its own fields.
             for downward in sources.iter().filter_map(|source| source.downward_api.as_ref()) {
                 files.extend(downward_files(downward.items.as_deref().unwrap_or_default(), mode, pod, name)?);

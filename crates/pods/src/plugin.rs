@@ -16,9 +16,12 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::broadcast::error::RecvError;
 
+use crate::error::RunError;
 use crate::runner::{Runner, Session};
 use crate::serve::{bad_request, failure, whole};
-use crate::wire::extension::{EXEC, EXEC_UPGRADE, EXTENSIONS, EXTENSIONS_HEADER, LIST, UPDATE, USAGE, WATCH};
+use crate::wire::extension::{
+    EXEC, EXEC_UPGRADE, EXTENSIONS, EXTENSIONS_HEADER, LIST, UPDATE, USAGE, WATCH, is_ours,
+};
 use crate::wire::{
     ExecRequest, Frame, LogRequest, PodRef, PodStatus, PodUpdate, RetrievedPod, Taint, is_uid, read,
     read_items,
@@ -79,11 +82,19 @@ async fn create(State(plugin): State<Plugin>, request: Request) -> Response {
     };
     let mut first = None;
     for mut pod in pods {
+        if !pod.job_script.is_empty() {
+            // Another script than ours would leave no states behind, and nobody here allowed it.
+            let what = "a job script that was made elsewhere (JobScriptTemplate, JobScriptBuilderURL) is not run here";
+            return failure(&RunError::Unsupported(what.into()));
+        }
         if !plugin.export {
             without_contents(&mut pod);
         }
         match plugin.runner.start(pod).await {
-            Ok(reply) => first = first.or(Some(reply)),
+            Ok(reply) => {
+                tell_left_out(&*plugin.runner, &reply.pod_uid);
+                first = first.or(Some(reply));
+            }
             Err(error) => {
                 tracing::warn!(error = %error, "A pod was not made.");
                 return failure(&error);
@@ -91,6 +102,14 @@ async fn create(State(plugin): State<Plugin>, request: Request) -> Response {
         }
     }
     json(&first.unwrap_or_default())
+}
+
+/// Tells what a pod goes without.
+fn tell_left_out(runner: &dyn Runner, uid: &str) {
+    let Some(known) = runner.known(uid) else { return };
+    for what in &known.plan.left_out {
+        tracing::warn!(pod = %known.id(), %what, "A pod asks for something that has no effect here.");
+    }
 }
 
 /// Takes away what is only mounted when the plugin exports pods' data.
@@ -132,6 +151,7 @@ async fn delete(State(plugin): State<Plugin>, request: Request) -> Response {
 }
 
 async fn status(State(plugin): State<Plugin>, request: Request) -> Response {
+    let ours = is_ours(request.headers());
     let pods = match pods(request).await {
         Ok(pods) => pods,
         Err(refused) => return refused,
@@ -142,7 +162,8 @@ async fn status(State(plugin): State<Plugin>, request: Request) -> Response {
     }
     let uids: Vec<String> = pods.into_iter().map(|pod| pod.metadata.uid).collect();
     match plugin.runner.status(&uids).await {
-        Ok(states) => json(&states),
+        Ok(states) if ours => json(&states),
+        Ok(states) => json(&states.into_iter().map(PodStatus::without_sidecars).collect::<Vec<_>>()),
         Err(error) => failure(&error),
     }
 }

@@ -18,6 +18,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 use tarbet_identity::tls::Acceptor;
 use tarbet_telemetry::codes::ground;
@@ -124,6 +125,8 @@ impl Drop for Listener {
 #[derive(Clone, Default)]
 pub struct Guard {
     tokens: Option<Arc<Tokens>>,
+    /// Who may connect at all; anybody if `None`.
+    callers: Option<Arc<[IpNet]>>,
 }
 
 struct Tokens {
@@ -139,7 +142,20 @@ impl Guard {
 
     /// Callers with one of the tokens in this file, one a line. The file may change at any time.
     pub fn tokens(file: PathBuf) -> Self {
-        Self { tokens: Some(Arc::new(Tokens { file, read: Mutex::default() })) }
+        Self { tokens: Some(Arc::new(Tokens { file, read: Mutex::default() })), callers: None }
+    }
+
+    /// Of these, only those who connect from one of these networks.
+    #[must_use]
+    pub fn only_from(mut self, networks: Vec<IpNet>) -> Self {
+        self.callers = Some(networks.into());
+        self
+    }
+
+    fn lets_in(&self, peer: SocketAddr) -> bool {
+        let Some(networks) = &self.callers else { return true };
+        let ip = peer.ip().to_canonical();
+        ip.is_loopback() || networks.iter().any(|network| network.contains(&ip))
     }
 
     /// Whether callers have to show anything.
@@ -204,7 +220,11 @@ pub async fn serve(
             accepted = accept(&listener) => accepted,
         };
         let stream = match accepted {
-            Ok(stream) => stream,
+            Ok((_, Some(peer))) if !guard.lets_in(peer) => {
+                tracing::warn!(%peer, "A caller from elsewhere was turned away.");
+                continue;
+            }
+            Ok((stream, _)) => stream,
             Err(error) => {
                 // Out of descriptors, most likely: others have to end first.
                 tracing::warn!(error = %error, "A connection could not be accepted.");
@@ -235,14 +255,14 @@ pub async fn serve(
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-async fn accept(listener: &Listener) -> io::Result<Box<dyn Io>> {
+async fn accept(listener: &Listener) -> io::Result<(Box<dyn Io>, Option<SocketAddr>)> {
     match listener {
         Listener::Tcp(listener) => {
-            let (stream, _) = listener.accept().await?;
+            let (stream, peer) = listener.accept().await?;
             stream.set_nodelay(true)?;
-            Ok(Box::new(stream))
+            Ok((Box::new(stream), Some(peer)))
         }
-        Listener::Unix(listener, _) => Ok(Box::new(listener.accept().await?.0)),
+        Listener::Unix(listener, _) => Ok((Box::new(listener.accept().await?.0), None)),
     }
 }
 
@@ -300,4 +320,24 @@ pub async fn whole(body: Body) -> Result<bytes::Bytes, Response> {
         *response.status_mut() = StatusCode::PAYLOAD_TOO_LARGE;
         response
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_named_networks_and_this_machine_may_connect() {
+        let networks = ["10.1.0.0/16", "2001:db8::/32", "192.0.2.7/32"].map(|text| text.parse().unwrap());
+        let guard = Guard::open().only_from(networks.to_vec());
+        for good in
+            ["10.1.2.3:5", "[::ffff:10.1.2.3]:5", "[2001:db8::1]:5", "192.0.2.7:5", "127.0.0.1:5", "[::1]:5"]
+        {
+            assert!(guard.lets_in(good.parse().unwrap()), "{good}");
+        }
+        for bad in ["10.2.0.1:5", "[2001:db9::1]:5", "192.0.2.8:5", "0.0.0.0:5"] {
+            assert!(!guard.lets_in(bad.parse().unwrap()), "{bad}");
+        }
+        assert!(Guard::open().lets_in("192.0.2.8:5".parse().unwrap()));
+    }
 }

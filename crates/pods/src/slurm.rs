@@ -1,6 +1,7 @@
 //! Slurm as a batch system: sbatch, squeue, scancel and srun, never through a shell.
 
 pub mod flags;
+mod offer;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use tokio::time::timeout;
 
 use crate::batch::{BatchSystem, Job, JobSeen, SubmitError, states::job_state};
 use crate::error::RunError;
+use crate::wire::PingReply;
 
 /// A controller under load takes its time; beyond this it counts as away.
 const PATIENCE: Duration = Duration::from_secs(25);
@@ -32,6 +34,8 @@ pub struct SlurmConfig {
     pub srun: PathBuf,
     /// sinfo, for the summary of machines.
     pub sinfo: PathBuf,
+    /// A program that writes the answer to a ping, instead of what sinfo says of machines.
+    pub resources: Option<PathBuf>,
     /// Variables that Slurm's programs need, such as `SLURM_CONF`; nothing else of the plugin's
     /// environment reaches a job.
     pub environment: Vec<(OsString, OsString)>,
@@ -134,6 +138,10 @@ impl BatchSystem for Slurm {
             let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();
             Err(RunError::Away { runtime: "Slurm", reason })
         }))
+    }
+
+    async fn offer(&self) -> Option<Result<PingReply, RunError>> {
+        Some(self.ask_offer().await)
     }
 
     fn inside(&self, id: &str) -> Result<Command, RunError> {

@@ -11,11 +11,13 @@ mod it {
     mod daemons;
     mod docker;
     mod docker_calls;
+    mod foreign;
     mod node;
     mod node_tekton;
     mod part;
     mod paths;
     mod pods;
+    mod resolved;
     mod samples;
     mod script;
     mod slurm;

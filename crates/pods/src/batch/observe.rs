@@ -1,7 +1,7 @@
 //! The queue, seen by one question for all jobs, and the files of pods for those who watch.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::pod::Pod;
@@ -14,6 +14,8 @@ use crate::wire::is_uid;
 const LOOK: Duration = Duration::from_secs(1);
 /// A job must be missing from this many looks before it counts as forgotten.
 const MISSING: u32 = 2;
+/// How often it is asked what the batch system can take.
+const OFFER: Duration = Duration::from_secs(15);
 
 /// The queue as it was seen last.
 #[derive(Default)]
@@ -74,6 +76,32 @@ impl Batch {
                 }
                 let since = queue.failing.take().map_or_else(Instant::now, |(since, _)| since);
                 queue.failing = Some((since, error.to_string()));
+            }
+        }
+    }
+
+    /// Asks now and then what the batch system can take: pings come often, and each question is a
+    /// process.
+    pub(super) async fn watch_offer(self: Arc<Self>) {
+        let mut tick = tokio::time::interval(OFFER);
+        let mut failing = false;
+        loop {
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                _ = tick.tick() => {}
+            }
+            match self.system.offer().await {
+                None => return,
+                Some(Ok(offer)) => {
+                    failing = false;
+                    *self.offer.lock().unwrap_or_else(PoisonError::into_inner) = offer;
+                }
+                // The last word stands: a question without an answer makes no machine go away.
+                Some(Err(error)) if !failing => {
+                    failing = true;
+                    tracing::warn!(system = self.system.name(), error = %error, "What it can take is not known.");
+                }
+                Some(Err(_)) => {}
             }
         }
     }

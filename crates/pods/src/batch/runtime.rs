@@ -1,5 +1,6 @@
 //! What a container becomes inside a job: the command line of whatever the site has.
 
+use super::split;
 use super::word::{Word, is_identifier};
 use crate::folder;
 use crate::plan::{Container, Content, Plan, PlanError};
@@ -8,6 +9,9 @@ use crate::plan::{Container, Content, Plan, PlanError};
 pub(super) const DIR: &str = "T_DIR";
 /// The variable of the script that holds the folder of volumes on the machine of the job.
 pub(super) const WORK: &str = "T_WORK";
+
+/// The annotation that says what a pod's images are below.
+const IMAGE_ROOT: &str = "slurm-job.vk.io/image-root";
 
 /// What runs containers in a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,12 +68,14 @@ impl Runtime {
         image_prefix: &str,
     ) -> Result<Launch, PlanError> {
         let binds = binds(plan, container);
-        let image = image(container, image_prefix);
+        let image = image(plan, container, image_prefix)?;
         match self {
             Self::Singularity { path, options } => {
                 let verb = if container.command.is_some() { "exec" } else { "run" };
                 let mut command: Vec<Word> = vec![path.as_str().into(), verb.into()];
                 command.extend(options.iter().map(|option| Word::from(option.as_str())));
+                command.extend(raw(plan, "singularity-mounts")?);
+                command.extend(raw(plan, "singularity-options")?);
                 for bind in &binds {
                     let mode = if bind.read_only { "ro" } else { "rw" };
                     let value = bind.source.clone().then(format!(":{}:{mode}", bind.target));
@@ -102,6 +108,8 @@ impl Runtime {
                 ];
                 let mut command: Vec<Word> = vec![path.as_str().into(), "start".into()];
                 command.extend(options.iter().map(|option| Word::from(option.as_str())));
+                command.extend(raw(plan, "enroot-mounts")?);
+                command.extend(raw(plan, "enroot-options")?);
                 for bind in &binds {
                     let mode = if bind.read_only { "ro" } else { "rw" };
                     command.extend([
@@ -217,14 +225,32 @@ fn exports(container: &Container) -> Vec<(String, Word)> {
     container.env.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect()
 }
 
-fn image(container: &Container, prefix: &str) -> String {
+/// The words of an annotation that the host's policy lets through to the runtime, each as it is.
+fn raw(plan: &Plan, name: &str) -> Result<Vec<Word>, PlanError> {
+    let key = format!("slurm-job.vk.io/{name}");
+    let Some(text) = plan.annotations.get(&key) else { return Ok(Vec::new()) };
+    let words = split::words(text).filter(|words| words.iter().all(|word| !word.contains('\0')));
+    let words = words.ok_or_else(|| PlanError::Value(format!("the annotation `{key}`")))?;
+    Ok(words.into_iter().map(Word::from).collect())
+}
+
+/// Where the image is: as it says itself, else below what the pod names, else below what the site
+/// does.
+fn image(plan: &Plan, container: &Container, prefix: &str) -> Result<String, PlanError> {
     let image = &container.image;
+    let own = plan.annotations.get(IMAGE_ROOT).filter(|own| !own.is_empty());
+    if own.is_some_and(|own| {
+        own.starts_with('-') || own.contains(|c: char| c.is_control() || c.is_whitespace())
+    }) {
+        return Err(PlanError::Value(format!("the annotation `{IMAGE_ROOT}`")));
+    }
+    let prefix = own.map_or(prefix, String::as_str);
     if image.starts_with('/') || image.contains("://") || prefix.is_empty() {
-        return image.clone();
+        return Ok(image.clone());
     }
     // A prefix that is a folder needs no slash at its end; a scheme keeps its own.
     let slash = if prefix.starts_with('/') && !prefix.ends_with('/') { "/" } else { "" };
-    format!("{prefix}{slash}{image}")
+    Ok(format!("{prefix}{slash}{image}"))
 }
 
 struct Bind {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::runtime::{self, Runtime};
 use super::word::{Word, quote, quote_bytes};
-use crate::plan::{Container, Content, Plan, PlanError, Restart};
+use crate::plan::{Container, Content, File, Plan, PlanError, RelPath, Restart};
 
 /// How scripts are written at a site.
 #[derive(Debug, Clone)]
@@ -38,7 +38,7 @@ pub struct Tsocks {
 }
 
 const FUNCTIONS: &str = r#"t_put() { printf '%s\n' "$2" >"$T_DIR/$1.new" && mv -f -- "$T_DIR/$1.new" "$T_DIR/$1"; }
-t_end() { t_calm; [ "$T_WORK" = "$T_DIR" ] || rm -rf -- "$T_WORK"; [ -z "$T_SSH" ] || kill "$T_SSH" 2>/dev/null; exit "$1"; }
+t_end() { t_calm; [ -z "$T_FOLLOW" ] || { kill "$T_FOLLOW"; wait "$T_FOLLOW"; } 2>/dev/null; [ "$T_WORK" = "$T_DIR" ] || rm -rf -- "$T_WORK"; [ -z "$T_SSH" ] || kill "$T_SSH" 2>/dev/null; exit "$1"; }
 t_fail() { printf 'tarbet: %s\n' "$1" >&2; t_put job.failed "$1"; t_end 125; }
 t_wait() { while :; do wait "$1"; T_CODE=$?; kill -0 "$1" 2>/dev/null || return 0; done; }
 t_calm() { [ -z "$T_KILLER" ] || kill "$T_KILLER" 2>/dev/null; }
@@ -46,6 +46,10 @@ t_term() { t_calm; for t_pid in $T_PIDS; do kill -TERM "$t_pid" 2>/dev/null; don
 t_clean() { for t_name in $(compgen -e); do case $t_name in PATH|HOME|USER|LOGNAME|SHELL|LANG|TERM|TMPDIR|TZ) ;; *) unset "$t_name" 2>/dev/null ;; esac; done; }
 t_folder() { mkdir -p -- "$T_WORK/$1" && chmod "$2" -- "$T_WORK/$1" || t_fail "cannot make the folder $1"; }
 t_file() { mkdir -p -- "$T_WORK/${1%/*}" && printf "$3" "$4" >"$T_WORK/$1" && chmod "$2" -- "$T_WORK/$1" || t_fail "cannot write the file $1"; }
+t_swap() { mkdir -p -- "$T_WORK/${1%/*}" && printf "$3" "$4" >"$T_WORK/${1%/*}/..new" && chmod "$2" -- "$T_WORK/${1%/*}/..new" && mv -f -- "$T_WORK/${1%/*}/..new" "$T_WORK/$1" || printf 'tarbet: cannot change the file %s\n' "$1" >&2; }
+t_only() { t_in=$T_WORK/$1; shift; find "$t_in" -type f -print0 | while IFS= read -r -d '' t_path; do for t_name; do [ "$t_path" = "$t_in/$t_name" ] && continue 2; done; rm -f -- "$t_path"; done; }
+t_files() { { read -r t_new <"$T_DIR/files.version"; } 2>/dev/null && [ "$t_new" != "$T_FILES" ] || return 0; T_FILES=$t_new; . "$T_DIR/files.sh"; }
+t_follow() { t_files; (while sleep 1; do t_files; done) & T_FOLLOW=$!; }
 t_stop() { T_STOP=1; t_term; }
 t_run() {
   T_STOP= t_count=0 t_pause=0 T_GRACE=$((T_GRACE > 1 ? T_GRACE - 1 : 1))
@@ -158,7 +162,7 @@ pub fn share(
     }
     let _ = writeln!(
         out,
-        "T_PIDS= T_SIDES= T_MAINS= T_SSH= T_KILLER= T_STOP= T_GRACE={}",
+        "T_PIDS= T_SIDES= T_MAINS= T_SSH= T_KILLER= T_STOP= T_FOLLOW= T_FILES=0 T_GRACE={}",
         config.kill_wait.as_secs().max(1)
     );
     out.push_str(FUNCTIONS);
@@ -172,17 +176,18 @@ pub fn share(
     if let Some(tsocks) = &config.tsocks {
         out.push_str(&tsocks_lines(tsocks));
     }
-    if let Some(lines) = plan
-        .annotations
-        .get("slurm-job.vk.io/pre-exec")
-        .or_else(|| plan.annotations.get("job.vk.io/pre-exec"))
-    {
-        // Only here if the host's policy names the annotation.
+    let older = plan.annotations.get("job.vk.io/pre-exec");
+    let before = plan.annotations.get("slurm-job.vk.io/pre-exec").or(older);
+    // Only here if the host's policy names the annotations.
+    for lines in plan.annotations.get("interlink.eu/wstunnel-client-commands").into_iter().chain(before) {
         let _ = writeln!(out, "{}", lines.trim_end());
     }
     if !config.shared {
         out.push_str("rm -rf -- \"$T_WORK\"; mkdir -m 700 -- \"$T_WORK\" || t_fail 'cannot make the folder of volumes'\n");
         carry(plan, &mut out);
+        if follows(plan) {
+            out.push_str("t_follow\n");
+        }
     }
     for (at, container) in plan.all().enumerate().filter(|(at, _)| share.runs(plan, *at)) {
         let launch = config.runtime.launch(plan, container, &config.image_prefix)?;
@@ -299,13 +304,7 @@ fn carry(plan: &Plan, out: &mut String) {
             Content::Files(files) => {
                 let _ = writeln!(out, "t_folder {} 755", quote(folder.as_str()));
                 for (path, file) in files {
-                    let place = quote(&format!("{folder}/{path}"));
-                    let text = std::str::from_utf8(&file.content).ok().filter(|text| !text.contains('\0'));
-                    let (form, content) = match text {
-                        Some(text) => ("%s", quote(text)),
-                        None => ("%b", quote_bytes(&file.content)),
-                    };
-                    let _ = writeln!(out, "t_file {place} {:o} {form} {content}", file.mode);
+                    let _ = writeln!(out, "t_file {}", written(folder, path, file));
                 }
             }
             Content::Host(_) => {}
@@ -319,6 +318,37 @@ fn carry(plan: &Plan, out: &mut String) {
             }
         }
     }
+}
+
+/// Whether the job looks for changed files: those that it carried itself may change.
+pub(super) fn follows(plan: &Plan) -> bool {
+    plan.volumes.iter().any(|volume| matches!(volume.content, Content::Files(_)))
+}
+
+/// The files of all volumes as they are now, read by jobs that carried older ones. Each file is
+/// replaced at once, and what is no more is removed.
+pub fn files_script(plan: &Plan) -> String {
+    let mut out = String::new();
+    for volume in &plan.volumes {
+        let Content::Files(files) = &volume.content else { continue };
+        for (path, file) in files {
+            let _ = writeln!(out, "t_swap {}", written(&volume.folder, path, file));
+        }
+        let names: String = files.keys().map(|path| format!(" {}", quote(path.as_str()))).collect();
+        let _ = writeln!(out, "t_only {}{names}", quote(volume.folder.as_str()));
+    }
+    out
+}
+
+/// Place, permissions and content of a file as arguments.
+fn written(folder: &RelPath, path: &RelPath, file: &File) -> String {
+    let place = quote(&format!("{folder}/{path}"));
+    let text = std::str::from_utf8(&file.content).ok().filter(|text| !text.contains('\0'));
+    let (form, content) = match text {
+        Some(text) => ("%s", quote(text)),
+        None => ("%b", quote_bytes(&file.content)),
+    };
+    format!("{place} {:o} {form} {content}", file.mode)
 }
 
 /// A SOCKS connection to the login node, and the library that uses it.

@@ -43,6 +43,10 @@ pub struct EdgeConfig {
     pub data_root_folder: PathBuf,
     /// A file of tokens, one a line; callers must show one of them.
     pub accepted_tokens_file: Option<PathBuf>,
+    /// Addresses and networks from which calls are taken, besides this machine; all if empty. An API
+    /// server of the original shows a plugin neither token nor certificate: naming its address here
+    /// lets the plugin listen where it can be reached. What they say travels in the clear.
+    pub allowed_callers: Vec<String>,
     /// TLS of the listener.
     #[serde(rename = "TLS")]
     pub tls: Tls,
@@ -102,8 +106,11 @@ pub struct EdgeConfig {
     pub job_per: JobPer,
     /// Whether probes are asked and hooks run in jobs; each is a command in the job.
     pub enable_probes: bool,
-    /// sinfo, for `/system-info`.
+    /// sinfo, for `/system-info` and the resources told with each ping.
     pub sinfo_path: PathBuf,
+    /// A program that writes the answer to a ping as JSON (`resources`, `taints`), instead of what
+    /// sinfo says.
+    pub resource_script_path: Option<PathBuf>,
     /// Seconds between two questions to Slurm for all jobs.
     pub status_seconds: u64,
     /// Seconds a job has between SIGTERM and SIGKILL; a little less than Slurm's own KillWait.
@@ -167,6 +174,7 @@ impl Default for EdgeConfig {
             export_pod_data: true,
             data_root_folder: ".interlink".into(),
             accepted_tokens_file: None,
+            allowed_callers: Vec::new(),
             tls: Tls::default(),
             policy: Policy::default(),
             custom_kubeconf: None,
@@ -194,6 +202,7 @@ impl Default for EdgeConfig {
             job_per: JobPer::Pod,
             enable_probes: true,
             sinfo_path: "sinfo".into(),
+            resource_script_path: None,
             status_seconds: 5,
             kill_wait_seconds: 25,
             taints: None,
@@ -244,6 +253,7 @@ pub fn load(
         Some(path) => merge(&base, &path)?,
         None => base,
     };
+    crate::keys::tell(config.others.keys(), environment.keys());
     overwrite(&mut config, part, &variable)?;
     Ok(config)
 }

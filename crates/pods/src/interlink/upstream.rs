@@ -22,6 +22,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tower::Service;
 
 use crate::wire::SESSION_HEADER;
+use crate::wire::extension::{EXTENSIONS, EXTENSIONS_HEADER};
 
 const DIAL: Duration = Duration::from_secs(10);
 /// A scheduler may take its time to accept a job; a delete waits for the pod's grace.
@@ -85,6 +86,7 @@ impl Upstream {
             format!("{}{path}", self.base).parse().map_err(|_| away("the path is no URL".into()))?;
         *request.headers_mut() = headers;
         request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        request.headers_mut().insert(EXTENSIONS_HEADER, HeaderValue::from_static(EXTENSIONS));
         if let Ok(session) = HeaderValue::from_str(session) {
             request.headers_mut().insert(SESSION_HEADER, session);
         }

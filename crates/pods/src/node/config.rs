@@ -208,34 +208,6 @@ impl Default for NodeConfig {
     }
 }
 
-/// Keys of interLink's other parts, and those that need nothing here.
-const FOREIGN: &[&str] = &[
-    "SidecarURL",
-    "SidecarPort",
-    "SbatchPath",
-    "ScancelPath",
-    "SqueuePath",
-    "SinfoPath",
-    "CommandPrefix",
-    "ExportPodData",
-    "DataRootFolder",
-    "Tsocks",
-    "TsocksPath",
-    "TsocksLoginNode",
-    "BashPath",
-    "SingularityPrefix",
-    "Socket",
-    "InterlinkAddress",
-    "KubeletHTTP",
-    "PodCIDR",
-    "Network",
-    "Pprof",
-    "SkipDownwardAPIResolution",
-    "AcceptedTokensFile",
-    "Policy",
-    "JobPer",
-];
-
 /// Extended resources that a node may offer.
 const ACCELERATORS: &[&str] =
     &["nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu", "xilinx.com/fpga", "intel.com/fpga"];
@@ -274,7 +246,7 @@ impl NodeConfig {
             say("PodIP", format!("`{}` is not an address", self.pod_ip));
         }
         for key in self.others.keys() {
-            if !FOREIGN.iter().any(|known| known.eq_ignore_ascii_case(key)) {
+            if crate::keys::fate(key) == crate::keys::Fate::Unknown {
                 say(key, "is not a key of any part of interLink".into());
             }
         }

@@ -24,7 +24,7 @@ pub use calls::{Frames, Ping};
 pub use endpoint::Endpoint;
 
 use crate::wire::SESSION_HEADER;
-use crate::wire::extension::EXTENSIONS_HEADER;
+use crate::wire::extension::{EXTENSIONS, EXTENSIONS_HEADER};
 
 /// Answers that are read whole stay below this: a list of very many states.
 const MAX_ANSWER: usize = 256 * 1024 * 1024;
@@ -181,7 +181,8 @@ impl Interlink {
         let mut request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.endpoint.base()))
-            .header(SESSION_HEADER, format!("{session}#{}", rand::random_range(0..100_000)));
+            .header(SESSION_HEADER, format!("{session}#{}", rand::random_range(0..100_000)))
+            .header(EXTENSIONS_HEADER, EXTENSIONS);
         if body.is_some() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }

@@ -39,6 +39,9 @@ pub fn labels(config: &NodeConfig) -> BTreeMap<String, String> {
     };
     let mut labels: BTreeMap<String, String> = [
         ("alpha.service-controller.kubernetes.io/exclude-balancer", "true"),
+        // Nodes of 2023 had these two, and pods of then may select by them.
+        ("beta.kubernetes.io/os", "linux"),
+        ("type", "virtual-kubelet"),
         ("kubernetes.io/arch", arch),
         ("kubernetes.io/hostname", &config.node_name),
         ("kubernetes.io/os", "virtual-kubelet"),

@@ -60,7 +60,7 @@ pub struct Contents {
 pub struct Ways<'a> {
     /// Leaves projected and downward volumes out.
     pub no_projected: bool,
-    /// The other side does not replace `$(NAME)` itself.
+    /// The other side does not replace `$(NAME)` in commands itself.
     pub expand: bool,
     /// Address and port of the API for the pod's variables.
     pub api: Option<(&'a str, &'a str)>,
@@ -283,21 +283,19 @@ fn pick(
     Ok(files)
 }
 
-/// Names, values as a program gets them, and values as they are written into the pod.
-type Variables = Vec<(String, String, String)>;
+/// Names and values as a program gets them.
+type Variables = Vec<(String, String)>;
 
-fn set(variables: &mut Variables, name: String, real: String, written: String) {
-    match variables.iter_mut().find(|(known, ..)| *known == name) {
-        Some((_, old, text)) => (*old, *text) = (real, written),
-        None => variables.push((name, real, written)),
+fn set(variables: &mut Variables, name: String, value: String) {
+    match variables.iter_mut().find(|(known, _)| *known == name) {
+        Some((_, old)) => *old = value,
+        None => variables.push((name, value)),
     }
 }
 
-/// Makes all variables of a container plain.
+/// Makes all variables of a container plain: values are final for whoever reads them next.
 fn fill(container: &mut Container, pod: &Pod, contents: &Contents, ways: Ways<'_>) -> Result<(), Unresolved> {
     let mut variables = Variables::new();
-    // What comes from elsewhere is not a pattern: it must survive the other side's replacing.
-    let literal = |value: &str| if ways.expand { value.to_owned() } else { escape(value) };
     if let Some((address, port)) = ways.api {
         let url = format!("tcp://{address}:{port}");
         for (name, value) in [
@@ -310,7 +308,7 @@ fn fill(container: &mut Container, pod: &Pod, contents: &Contents, ways: Ways<'_
             ("KUBERNETES_PORT_443_TCP_ADDR", address),
             ("KUBERNETES_PORT_443_TCP_PORT", port),
         ] {
-            set(&mut variables, name.to_owned(), value.to_owned(), literal(value));
+            set(&mut variables, name.to_owned(), value.to_owned());
         }
     }
     for source in container.env_from.take().into_iter().flatten() {
@@ -337,20 +335,19 @@ fn fill(container: &mut Container, pod: &Pod, contents: &Contents, ways: Ways<'_
         for (key, value) in found {
             // What cannot be a variable is passed over, as kubelets do.
             let Ok(value) = String::from_utf8(value) else { continue };
-            set(&mut variables, format!("{prefix}{key}"), value.clone(), literal(&value));
+            set(&mut variables, format!("{prefix}{key}"), value);
         }
     }
     for variable in container.env.take().into_iter().flatten() {
         if let Some(source) = &variable.value_from {
             if let Some(value) = referenced(source, container, pod, contents)? {
-                set(&mut variables, variable.name, value.clone(), literal(&value));
+                set(&mut variables, variable.name, value);
             }
             continue;
         }
         let pattern = variable.value.unwrap_or_default();
-        let real = expand(&pattern, |name| lookup(&variables, name));
-        let written = if ways.expand { real.clone() } else { pattern };
-        set(&mut variables, variable.name, real, written);
+        let value = expand(&pattern, |name| lookup(&variables, name));
+        set(&mut variables, variable.name, value);
     }
     if ways.expand {
         for words in [&mut container.command, &mut container.args].into_iter().flatten() {
@@ -360,19 +357,14 @@ fn fill(container: &mut Container, pod: &Pod, contents: &Contents, ways: Ways<'_
         }
     }
     let plain =
-        variables.into_iter().map(|(name, _, value)| EnvVar { name, value: Some(value), value_from: None });
+        variables.into_iter().map(|(name, value)| EnvVar { name, value: Some(value), value_from: None });
     let plain: Vec<EnvVar> = plain.collect();
     container.env = (!plain.is_empty()).then_some(plain);
     Ok(())
 }
 
-fn lookup<'a>(variables: &'a [(String, String, String)], name: &str) -> Option<&'a str> {
-    variables.iter().find(|(known, ..)| known == name).map(|(_, real, _)| real.as_str())
-}
-
-/// A text that replacing leaves as `value`.
-fn escape(value: &str) -> String {
-    value.replace('$', "$$")
+fn lookup<'a>(variables: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    variables.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
 }
 
 fn referenced(

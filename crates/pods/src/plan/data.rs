@@ -67,27 +67,39 @@ impl<'a> Data<'a> {
         Some(all(entries(map), mode, volume))
     }
 
-    /// The files of a projected volume from its sources; tokens cannot be made here.
+    /// The files of a projected volume that came without them, from its sources. interLink's first
+    /// generation sends none, and a node may be told not to: what did not come is named in
+    /// `left_out` and the pod runs without it, as it does there. Tokens cannot be made here.
     pub(super) fn project(
         &self,
         volume: &str,
         sources: &[VolumeProjection],
         mode: u32,
         pod: &Pod,
+        left_out: &mut Vec<String>,
     ) -> Result<Files, PlanError> {
         let mut files = Files::new();
         for source in sources {
             if let Some(map) = &source.config_map {
-                let optional = map.optional.unwrap_or_default();
-                let found = self.config_map(&map.name);
                 let what = format!("the ConfigMap `{}`", map.name);
-                files.extend(pick(found, map.items.as_deref(), mode, optional, &what, volume)?);
+                match self.config_map(&map.name) {
+                    Some(found) => {
+                        let optional = map.optional.unwrap_or_default();
+                        files.extend(pick(Some(found), map.items.as_deref(), mode, optional, &what, volume)?);
+                    }
+                    None => left_out.push(format!("{what} in the volume `{volume}`")),
+                }
             }
             if let Some(secret) = &source.secret {
-                let optional = secret.optional.unwrap_or_default();
-                let found = self.secret(&secret.name);
                 let what = format!("the Secret `{}`", secret.name);
-                files.extend(pick(found, secret.items.as_deref(), mode, optional, &what, volume)?);
+                match self.secret(&secret.name) {
+                    Some(found) => {
+                        let (items, optional) =
+                            (secret.items.as_deref(), secret.optional.unwrap_or_default());
+                        files.extend(pick(Some(found), items, mode, optional, &what, volume)?);
+                    }
+                    None => left_out.push(format!("{what} in the volume `{volume}`")),
+                }
             }
             if let Some(downward) = &source.downward_api {
                 files.extend(downward_files(
@@ -98,9 +110,7 @@ impl<'a> Data<'a> {
                 )?);
             }
             if source.service_account_token.is_some() {
-                return Err(PlanError::Missing(format!(
-                    "the service account token of the volume `{volume}`"
-                )));
+                left_out.push(format!("the service account token in the volume `{volume}`"));
             }
         }
         Ok(files)

@@ -6,13 +6,19 @@ use super::data::{Data, field_value, resource_value};
 use super::error::PlanError;
 use super::expand::expand;
 
-/// The variables in order, each once, the last word winning, `$(NAME)` replaced.
+/// The variables in order, each once, the last word winning.
+///
+/// A node resolves variables before it sends a pod: it replaces `$(NAME)` and turns references into
+/// values. Such values are final, dollars and all. Only where references are still there nobody has
+/// done so, and `$(NAME)` is replaced here.
 pub(super) fn variables(
     container: &Container,
     pod: &Pod,
     data: &Data<'_>,
 ) -> Result<Vec<(String, String)>, PlanError> {
     let mut variables: Vec<(String, String)> = Vec::new();
+    let unresolved = container.env_from.iter().flatten().next().is_some()
+        || container.env.iter().flatten().any(|variable| variable.value_from.is_some());
     for source in container.env_from.iter().flatten() {
         let prefix = source.prefix.as_deref().unwrap_or_default();
         let (entries, optional, what) = match (&source.config_map_ref, &source.secret_ref) {
@@ -36,6 +42,7 @@ pub(super) fn variables(
     }
     for variable in container.env.iter().flatten() {
         let value = match &variable.value_from {
+            None if !unresolved => variable.value.clone().or_else(|| Some(String::new())),
             None => {
                 let known = |name: &str| {
                     variables.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())

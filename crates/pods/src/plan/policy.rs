@@ -35,11 +35,17 @@ const SHELL_ANNOTATIONS: &[&str] = &[
     "slurm-job.vk.io/singularity-options",
     "slurm-job.vk.io/enroot-mounts",
     "slurm-job.vk.io/enroot-options",
-    "slurm-job.vk.io/mpi-flags",
-    "docker-options.vk.io/flags",
     "interlink.eu/wstunnel-client-commands",
-    "interlink.eu/wireguard-client-snippet",
 ];
+
+/// Annotations that interLink writes or reads and that have no effect there either.
+const WITHOUT_EFFECT: &[&str] =
+    &["slurm-job.vk.io/mpi-flags", "docker-options.vk.io/flags", "interlink.eu/wireguard-client-snippet"];
+
+/// The annotations of a pod that change nothing, for the log.
+pub(super) fn without_effect<'a>(keys: impl Iterator<Item = &'a str>) -> Vec<String> {
+    keys.filter(|key| WITHOUT_EFFECT.contains(key)).map(|key| format!("the annotation `{key}`")).collect()
+}
 
 impl Policy {
     /// Refuses shell-by-design annotations that are not named.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::batch::split;
 use crate::plan::{Limits, Plan, PlanError, Policy};
 
 /// Options that a pod may set where the host names none: they choose among what the user may
@@ -12,10 +13,13 @@ use crate::plan::{Limits, Plan, PlanError, Policy};
 const HARMLESS: &[&str] = &[
     "account",
     "begin",
+    "comment",
     "constraint",
     "cpus-per-gpu",
     "cpus-per-task",
     "deadline",
+    "distribution",
+    "exclude",
     "exclusive",
     "gpus",
     "gpus-per-node",
@@ -27,9 +31,12 @@ const HARMLESS: &[&str] = &[
     "mem-per-cpu",
     "mem-per-gpu",
     "nice",
+    "nodelist",
     "nodes",
     "ntasks",
+    "ntasks-per-core",
     "ntasks-per-node",
+    "ntasks-per-socket",
     "partition",
     "qos",
     "reservation",
@@ -38,19 +45,45 @@ const HARMLESS: &[&str] = &[
     "time-min",
 ];
 
-/// Short options and their long names.
+/// Options that the plugin sets itself: a job is found by its name and leaves its output in the
+/// pod's folder. Whoever else sets them is not heard.
+const OURS: &[&str] = &["job-name", "output", "error", "input", "parsable"];
+
+/// sbatch's short options and their long names.
 const SHORT: &[(char, &str)] = &[
     ('A', "account"),
+    ('B', "extra-node-info"),
     ('C', "constraint"),
+    ('D', "chdir"),
+    ('F', "nodefile"),
     ('G', "gpus"),
+    ('H', "hold"),
+    ('I', "immediate"),
+    ('J', "job-name"),
     ('L', "licenses"),
+    ('M', "clusters"),
     ('N', "nodes"),
+    ('O', "overcommit"),
+    ('Q', "quiet"),
+    ('S', "core-spec"),
+    ('W', "wait"),
+    ('a', "array"),
     ('b', "begin"),
     ('c', "cpus-per-task"),
+    ('d', "dependency"),
+    ('e', "error"),
+    ('i', "input"),
+    ('k', "no-kill"),
+    ('m', "distribution"),
     ('n', "ntasks"),
+    ('o', "output"),
     ('p', "partition"),
     ('q', "qos"),
+    ('s', "oversubscribe"),
     ('t', "time"),
+    ('v', "verbose"),
+    ('w', "nodelist"),
+    ('x', "exclude"),
 ];
 
 /// A named set of options and defaults.
@@ -93,14 +126,17 @@ pub fn flags(plan: &Plan, config: &FlagConfig, policy: &Policy) -> Result<Vec<St
     let flavor = choose(plan, config, totals.gpus)?;
     let mut set: Vec<Flag> = Vec::new();
     for flag in flavor.iter().flat_map(|flavor| &flavor.slurm_flags) {
-        parse(flag.split_whitespace(), |_| true)?.into_iter().for_each(|flag| put(&mut set, flag));
+        // The administrator's own word; only what cannot stand on a line of the script is refused.
+        parse(flag, |_| true, |c| !c.is_control() && !"\"\\".contains(c))?
+            .into_iter()
+            .for_each(|flag| put(&mut set, flag));
     }
     if let Some(text) = plan.annotations.get("slurm-job.vk.io/flags") {
         let allowed = |name: &str| match policy.allowed_slurm_flags.as_slice() {
             [] => HARMLESS.contains(&name),
             named => named.iter().any(|allowed| allowed.trim_start_matches('-') == name),
         };
-        parse(text.split_whitespace(), allowed)?.into_iter().for_each(|flag| put(&mut set, flag));
+        parse(text, allowed, plain)?.into_iter().for_each(|flag| put(&mut set, flag));
     }
     let default_cpu = flavor.and_then(|flavor| flavor.cpu_default).map(|cpus| cpus * 1000);
     if let Some(milli) = totals.cpu_milli.or(default_cpu.filter(|_| !has(&set, "cpus-per-task"))) {
@@ -121,10 +157,23 @@ pub fn flags(plan: &Plan, config: &FlagConfig, policy: &Policy) -> Result<Vec<St
     if let Some(uid) = flavor.and_then(|flavor| flavor.uid).or(config.default_uid) {
         put(&mut set, ("uid".into(), Some(uid.to_string())));
     }
-    Ok(set
-        .into_iter()
-        .map(|(name, value)| value.map_or(format!("--{name}"), |value| format!("--{name}={value}")))
-        .collect())
+    Ok(set.into_iter().map(written).collect())
+}
+
+/// An option as sbatch reads it in a script: blanks and `#` need quotes there, as for a shell.
+fn written((name, value): Flag) -> String {
+    match value {
+        None => format!("--{name}"),
+        Some(value) if value.chars().any(|c| c.is_whitespace() || c == '#' || c == '\'') => {
+            format!("--{name}=\"{value}\"")
+        }
+        Some(value) => format!("--{name}={value}"),
+    }
+}
+
+/// What values of pods are made of: nothing that a shell or sbatch would read as more than itself.
+fn plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "_.,:/@%+=*|&()[]!- ".contains(c)
 }
 
 /// What the pod needs at once: its containers together, or an init container that needs more.
@@ -182,13 +231,14 @@ fn put(set: &mut Vec<Flag>, (name, value): Flag) {
     }
 }
 
-fn parse<'a>(
-    words: impl Iterator<Item = &'a str>,
+fn parse(
+    text: &str,
     allowed: impl Fn(&str) -> bool,
+    plain: impl Fn(char) -> bool,
 ) -> Result<Vec<Flag>, PlanError> {
     let mut flags: Vec<Flag> = Vec::new();
     let mut open = false;
-    for word in words {
+    for word in split::words(text).ok_or_else(|| refused(text))? {
         if let Some(long) = word.strip_prefix("--") {
             let (name, value) =
                 long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
@@ -198,21 +248,21 @@ fn parse<'a>(
             let mut letters = short.chars();
             let letter = letters.next().unwrap_or_default();
             let name = SHORT.iter().find(|(short, _)| *short == letter).map(|(_, name)| *name);
-            let name = name.ok_or_else(|| refused(word))?;
+            let name = name.ok_or_else(|| refused(&word))?;
             let value = letters.as_str().trim_start_matches('=');
             flags.push((name.to_owned(), (!value.is_empty()).then(|| value.to_owned())));
             open = value.is_empty();
         } else if let (true, Some((_, value))) = (open, flags.last_mut()) {
-            *value = Some(word.to_owned());
+            *value = Some(word);
             open = false;
         } else {
-            return Err(refused(word));
+            return Err(refused(&word));
         }
     }
+    flags.retain(|(name, _)| !OURS.contains(&name.as_str()));
     for (name, value) in &flags {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "_.,:/@%+=*|&()[]!-".contains(c);
         let named = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c == '-');
-        if !named || !allowed(name) || !value.as_deref().unwrap_or_default().chars().all(plain) {
+        if !named || !allowed(name) || !value.as_deref().unwrap_or_default().chars().all(&plain) {
             return Err(refused(name));
         }
     }
@@ -231,33 +281,70 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Vec<Flag>, PlanError> {
-        parse(text.split_whitespace(), |name| HARMLESS.contains(&name))
+        parse(text, |name| HARMLESS.contains(&name), plain)
     }
 
     #[test]
     fn all_forms_are_one() {
         let wanted = vec![("time".to_owned(), Some("00:10:00".to_owned()))];
-        for text in ["--time=00:10:00", "--time 00:10:00", "-t 00:10:00", "-t00:10:00"] {
+        for text in [
+            "--time=00:10:00",
+            "--time 00:10:00",
+            "-t 00:10:00",
+            "-t00:10:00",
+            "--time='00:10:00'",
+            "-t \"00:10:00\"",
+        ] {
             assert_eq!(read(text).unwrap(), wanted, "{text}");
         }
+    }
+
+    #[test]
+    fn what_people_write_is_understood() {
+        let some = |name: &str, value: &str| (name.to_owned(), Some(value.to_owned()));
+        assert_eq!(read("--job-name=x -t 2800").unwrap(), [some("time", "2800")]);
+        assert_eq!(read("-J 'my job' -o /dev/null -e x.err -p gpu").unwrap(), [some("partition", "gpu")]);
+        assert_eq!(read("--constraint=\"a&b\"").unwrap(), [some("constraint", "a&b")]);
+        assert_eq!(
+            read("-w node[1-3] -x node2").unwrap(),
+            [some("nodelist", "node[1-3]"), some("exclude", "node2")]
+        );
+        let comment = read("--comment='one two'").unwrap();
+        assert_eq!(comment.into_iter().map(written).collect::<Vec<_>>(), ["--comment=\"one two\""]);
+    }
+
+    #[test]
+    fn an_administrator_may_say_anything_that_fits_a_line() {
+        let own = |text: &str| parse(text, |_| true, |c| !c.is_control() && !"\"\\".contains(c));
+        let told = own("--chdir=/scratch -M other --mail-user=a@b --comment='x; $y # z'").unwrap();
+        let told: Vec<String> = told.into_iter().map(written).collect();
+        assert_eq!(
+            told,
+            ["--chdir=/scratch", "--clusters=other", "--mail-user=a@b", "--comment=\"x; $y # z\""]
+        );
+        assert!(own("--comment='a\nb'").is_err());
     }
 
     #[test]
     fn what_could_do_harm_is_refused() {
         for text in [
             "--wrap=id",
-            "--output=/etc/x",
             "--uid=0",
             "--export=ALL",
             "--chdir=/",
-            "-o x",
+            "-D /",
             "x",
             "--time=$(id)",
-            "--time='1'",
+            "--time='$(id)'",
+            "--time='1",
             "--comment=a\u{1}b",
+            "--comment='a\nb'",
+            "--comment='a\"b'",
+            "--comment=a\\\\b",
             "--Time=1",
             "--",
             "--partition=a;b",
+            "--partition=a#b",
             "--get-user-env",
         ] {
             assert!(read(text).is_err(), "{text}");

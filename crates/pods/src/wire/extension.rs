@@ -21,10 +21,16 @@ pub const LIST: &str = "/tarbet/list";
 pub const USAGE: &str = "/tarbet/usage";
 /// The token of the upgrade to exec.
 pub const EXEC_UPGRADE: &str = "tarbet-exec";
-/// A header of every answer to a ping that names the paths above which are served.
+/// A header of every answer to a ping that names the paths above which are served. Our own callers
+/// show it too, so that they are told what others could not make sense of.
 pub const EXTENSIONS_HEADER: &str = "tarbet-extensions";
 /// The value of [`EXTENSIONS_HEADER`] of this version.
 pub const EXTENSIONS: &str = "update, exec, watch, list, usage";
+
+/// Whether a call is one of ours.
+pub fn is_ours(headers: &http::HeaderMap) -> bool {
+    headers.contains_key(EXTENSIONS_HEADER)
+}
 
 /// A changed pod, with all its data again.
 pub type PodUpdate = RetrievedPod;

@@ -41,6 +41,20 @@ pub struct PodStatus {
 
 folded!(PodStatus);
 
+impl PodStatus {
+    /// The same for a node of interLink, to which a running init container means that the others
+    /// have not begun: one that still runs beside them is a sidecar, and is not told.
+    #[must_use]
+    pub fn without_sidecars(mut self) -> Self {
+        let state = |status: &ContainerStatus| status.state.clone().unwrap_or_default();
+        let begun = self.containers.iter().map(state).any(|s| s.running.is_some() || s.terminated.is_some());
+        if begun {
+            self.init_containers.retain(|init| state(init).terminated.is_some());
+        }
+        self
+    }
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
 fn is_zero(value: &u64) -> bool {
     *value == 0

@@ -127,6 +127,9 @@ struct Case {
     image: String,
     files: BTreeMap<String, String>,
     target: String,
+    /// Words that become options of sbatch, quoted as a person would.
+    comment: String,
+    root: Option<String>,
 }
 
 fn case(canary: &Path) -> impl Strategy<Value = Case> + use<> {
@@ -147,15 +150,47 @@ fn case(canary: &Path) -> impl Strategy<Value = Case> + use<> {
         image,
         proptest::collection::btree_map(file, nasty(canary), 0..3),
         target,
+        nasty(canary),
+        proptest::option::of(nasty(canary).prop_map(|text| format!("/root{}", text.replace(is_gap, "")))),
     )
-        .prop_map(|(command, args, env, image, files, target)| Case {
+        .prop_map(|(command, args, env, image, files, target, comment, root)| Case {
             command,
             args,
             env,
             image,
             files,
             target,
+            comment,
+            root,
         })
+}
+
+fn is_gap(c: char) -> bool {
+    c.is_whitespace() || c.is_control()
+}
+
+/// The options of a pod that wants this comment, in three ways of quoting; `None` if it is refused.
+fn commented(case: &Case, notes: &mut serde_json::Map<String, serde_json::Value>) -> Option<Vec<String>> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_.,:/@%+=*|&()[]!- ".contains(c);
+    let quoted = format!("--comment='{}' -J 'x y'", case.comment.replace('\'', r"'\''"));
+    let text = if case.comment.len() % 2 == 0 { quoted } else { format!("--comment={}", case.comment) };
+    let bare = serde_json::json!({"containers": [{"name": "main", "image": "x", "command": ["x"]}]});
+    let with_note = with(bare, json!([]), json!({"annotations": {"slurm-job.vk.io/flags": text}}));
+    let made =
+        flags(&plan(&with_note, &Policy::default()).unwrap(), &FlagConfig::default(), &Policy::default());
+    let made = made.ok()?;
+    for flag in &made {
+        assert!(flag.starts_with("--") && !flag.contains(is_line), "{flag:?}");
+        let value = flag.split_once('=').map_or("", |(_, value)| value);
+        let value = value.strip_prefix('"').and_then(|v| v.strip_suffix('"')).unwrap_or(value);
+        assert!(value.chars().all(plain), "{flag:?}");
+    }
+    notes.insert("slurm-job.vk.io/flags".into(), text.into());
+    Some(made)
+}
+
+fn is_line(c: char) -> bool {
+    c.is_control()
 }
 
 #[test]
@@ -175,10 +210,9 @@ fn a_real_shell_gives_the_container_exactly_what_the_pod_says() {
 }
 
 fn check(case: &Case, folder: &Path, recorder: &Path) {
-    // Kubernetes' own `$(NAME)` is not what is tested here.
+    // Kubernetes' own `$(NAME)` in commands is not what is tested here.
     let literal = |text: &String| text.replace('$', "$$");
-    let env: Vec<_> =
-        case.env.iter().map(|(name, value)| json!({"name": name, "value": literal(value)})).collect();
+    let env: Vec<_> = case.env.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
     let spec = json!({
         "volumes": [{"name": "v", "configMap": {"name": "cm"}}],
         "containers": [{
@@ -189,11 +223,16 @@ fn check(case: &Case, folder: &Path, recorder: &Path) {
         }],
     });
     let data = json!([{"name": "main", "configMaps": [{"metadata": {"name": "cm"}, "data": case.files}]}]);
-    let plan = plan(&with(spec, data, json!({})), &Policy::default()).unwrap();
+    let mut notes = serde_json::Map::new();
+    let options = commented(case, &mut notes).unwrap_or_default();
+    if let Some(root) = &case.root {
+        notes.insert("slurm-job.vk.io/image-root".into(), root.as_str().into());
+    }
+    let plan = plan(&with(spec, data, json!({"annotations": notes})), &Policy::default()).unwrap();
     let (home, out) = (folder.join(&plan.id.uid), folder.join("out"));
     fs::create_dir(&home).unwrap();
     let _ = fs::remove_dir_all(&out);
-    let text = script(&plan, &config(singularity(recorder), false), &home, &[]).unwrap();
+    let text = script(&plan, &config(singularity(recorder), false), &home, &options).unwrap();
     fs::write(home.join("job.sh"), &text).unwrap();
     let status = Command::new("/bin/bash")
         .arg(home.join("job.sh"))
@@ -205,7 +244,9 @@ fn check(case: &Case, folder: &Path, recorder: &Path) {
     let arguments = fs::read(out.join("arguments")).unwrap_or_else(|_| panic!("{text}"));
     let bind = format!("{}/tarbet-{}/configMaps/cm:{}:ro", folder.display(), plan.id.uid, case.target);
     let mut wanted: Vec<&str> = vec!["exec", "--nv", "--no-eval", "--containall", "--bind", &bind];
-    let image = format!("docker://{}", case.image);
+    let slash = |root: &String| if root.ends_with('/') { root.clone() } else { format!("{root}/") };
+    let root = case.root.as_ref().map_or_else(|| "docker://".to_owned(), slash);
+    let image = format!("{root}{}", case.image);
     wanted.push(if case.image.contains("://") { &case.image } else { &image });
     wanted.extend(case.command.iter().chain(&case.args).map(String::as_str));
     let wanted: Vec<u8> = wanted.into_iter().flat_map(|word| [word.as_bytes(), &[0]].concat()).collect();
@@ -225,4 +266,51 @@ fn check(case: &Case, folder: &Path, recorder: &Path) {
     let left: PathBuf = folder.join(format!("tarbet-{}", plan.id.uid));
     assert!(!left.exists(), "volumes do not outlive the job");
     fs::remove_dir_all(home).unwrap();
+}
+
+#[test]
+fn an_image_root_of_the_pod_goes_before_that_of_the_site() {
+    let image = |image: &str, root: &str| {
+        let spec = json!({"containers": [{"name": "main", "image": image, "command": ["x"]}]});
+        let notes = json!({"annotations": {"slurm-job.vk.io/image-root": root}});
+        let plan = plan(&with(spec, json!([]), notes), &Policy::default()).unwrap();
+        script(&plan, &config(singularity(Path::new("singularity")), false), Path::new("/data"), &[])
+    };
+    assert!(image("alpine:3", "/cvmfs/images").unwrap().contains("'/cvmfs/images/alpine:3' 'x'"));
+    assert!(image("alpine:3", "oras://site/").unwrap().contains("'oras://site/alpine:3' 'x'"));
+    assert!(image("/own.sif", "/cvmfs").unwrap().contains("'/own.sif' 'x'"));
+    assert!(image("alpine:3", "").unwrap().contains("'docker://alpine:3' 'x'"));
+    for odd in ["--writable", "a b", "a\nb"] {
+        assert!(image("alpine:3", odd).is_err(), "{odd}");
+    }
+}
+
+#[test]
+fn raw_options_that_policy_names_become_words_and_nothing_else() {
+    let notes = json!({"annotations": {
+        "slurm-job.vk.io/singularity-mounts": "--bind /a:/b",
+        "slurm-job.vk.io/singularity-options": "--env 'A=$(touch /tmp/x) y'",
+        "interlink.eu/wstunnel-client-commands": "wstunnel client ws://x &",
+        "slurm-job.vk.io/mpi-flags": "mpiexec -np 4",
+        "docker-options.vk.io/flags": "--privileged",
+        "interlink.eu/wireguard-client-snippet": "wg",
+    }});
+    let spec = json!({"containers": [{"name": "main", "image": "i", "command": ["x"]}]});
+    let pod = with(spec, json!([]), notes);
+    assert!(plan(&pod, &Policy::default()).is_err());
+    let keys = [
+        "slurm-job.vk.io/singularity-mounts",
+        "slurm-job.vk.io/singularity-options",
+        "interlink.eu/wstunnel-client-commands",
+    ];
+    let policy = Policy { allowed_annotations: keys.map(str::to_owned).to_vec(), ..Default::default() };
+    let plan = plan(&pod, &policy).unwrap();
+    assert_eq!(plan.left_out.len(), 3, "{:?}", plan.left_out);
+    let text = script(&plan, &config(singularity(Path::new("s")), false), Path::new("/data"), &[]).unwrap();
+    assert!(
+        text.contains("'--containall' '--bind' '/a:/b' '--env' 'A=$(touch /tmp/x) y' 'docker://i'"),
+        "{text}"
+    );
+    assert!(text.contains("\nwstunnel client ws://x &\n"));
+    assert!(!text.contains("mpiexec") && !text.contains("--privileged"));
 }

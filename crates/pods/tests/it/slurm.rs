@@ -56,6 +56,7 @@ pub(crate) fn programs(conf: &Path) -> SlurmConfig {
         squeue: "squeue".into(),
         srun: "srun".into(),
         sinfo: "sinfo".into(),
+        resources: None,
         environment: vec![
             ("SLURM_CONF".into(), conf.into()),
             ("PATH".into(), std::env::var_os("PATH").unwrap()),
@@ -450,4 +451,80 @@ async fn the_summary_of_machines_is_told() {
     let info = bed.batch.system_info().await.unwrap();
     assert!(info.slurm_connected && info.sinfo_output.contains("debug"), "{info:?}");
     assert_eq!(info.status, "ok");
+}
+
+#[tokio::test]
+async fn resources_are_told_with_a_ping() {
+    let bed = Bed::slurm(false).await;
+    let told =
+        eventually(PATIENCE, "the resources", || async { bed.batch.ping().await.resources }).await.unwrap();
+    assert!(told.cpu.parse::<u64>().unwrap() > 0 && told.memory.ends_with("Mi"), "{told:?}");
+    // A site's own program goes before sinfo.
+    let tools = tempfile::tempdir().unwrap();
+    let mut programs = programs(cluster().await.config());
+    let answer = r#"{"status":"ok","resources":{"cpu":"64","memory":"11334Mi"},"taints":[{"key":"slurm.example/maint","value":"no","effect":"PreferNoSchedule"}]}"#;
+    programs.resources = Some(wrapper(tools.path(), "resources", &format!("echo '{answer}'")));
+    let bed = Bed::with(Slurm::new(programs), false);
+    let whole = |text: String| (text == answer).then_some(());
+    eventually(PATIENCE, "the site's word", || async {
+        whole(serde_json::to_string(&bed.batch.ping().await).unwrap())
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn files_change_while_a_job_runs_without_a_shared_file_system() {
+    let bed = Bed::slurm(false).await;
+    let mut main = shell("main", "until grep -q READY /down/ready; do sleep 0.1; done; ls /cfg; cat /cfg/b");
+    main["volumeMounts"] =
+        json!([{"name": "down", "mountPath": "/down"}, {"name": "cfg", "mountPath": "/cfg"}]);
+    let spec = json!({
+        "volumes": [
+            {"name": "down", "downwardAPI": {"items": [
+                {"path": "ready", "fieldRef": {"fieldPath": "metadata.annotations['tekton.dev/ready']"}}]}},
+            {"name": "cfg", "configMap": {"name": "cm"}},
+        ],
+        "containers": [main],
+    });
+    let data =
+        |files: Value| json!([{"name": "main", "configMaps": [{"metadata": {"name": "cm"}, "data": files}]}]);
+    let mut pod = with(spec, data(json!({"a": "1"})), json!({}));
+    let uid = bed.start(&pod).await;
+    until(&*bed.batch, &uid, "it to run", |text| text == "main=running").await;
+    let later = serde_json::from_value(data(json!({"b": "it's $(touch /tmp/never)\n"}))).unwrap();
+    pod.containers = later;
+    pod.pod.metadata.annotations = Some([("tekton.dev/ready".to_owned(), "READY".to_owned())].into());
+    bed.batch.update(pod).await.unwrap();
+    assert_eq!(words(&ended(&*bed.batch, &uid).await), "main=exit:0");
+    assert_eq!(log(&*bed.batch, &uid, "main", json!({})).await, "b\nit's $(touch /tmp/never)\n");
+    bed.batch.delete(&uid, None).await.unwrap();
+    let work: PathBuf = format!("/tmp/tarbet-{uid}").into();
+    eventually(PATIENCE, "its volumes to go", || std::future::ready(!work.exists())).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_job_that_waits_begins_with_the_newest_files() {
+    let bed = Bed::slurm(false).await;
+    let mut main = shell("main", "cat /down/ready");
+    main["volumeMounts"] = json!([{"name": "down", "mountPath": "/down"}]);
+    let spec = json!({
+        "volumes": [{"name": "down", "downwardAPI": {"items": [
+            {"path": "ready", "fieldRef": {"fieldPath": "metadata.annotations['note']"}}]}}],
+        "containers": [main],
+    });
+    let later =
+        json!({"annotations": {"slurm-job.vk.io/flags": "--begin=now+1hour --comment='one two' -J other"}});
+    let mut pod = with(spec, json!([]), later);
+    let uid = bed.start(&pod).await;
+    pod.pod.metadata.annotations.get_or_insert_default().insert("note".into(), "newest\n".into());
+    bed.batch.update(pod).await.unwrap();
+    let name = format!("--name={uid}");
+    let job = cluster().await.run("squeue", &["--noheader", "-a", &name, "-o", "%A|%k"]).await.unwrap();
+    let (id, comment) = job.trim().split_once('|').unwrap();
+    assert_eq!(comment, "one two", "as the pod wrote it");
+    cluster().await.run("scontrol", &["update", &format!("jobid={id}"), "StartTime=now"]).await.unwrap();
+    assert_eq!(words(&ended(&*bed.batch, &uid).await), "main=exit:0");
+    assert_eq!(log(&*bed.batch, &uid, "main", json!({})).await, "newest\n");
+    bed.batch.delete(&uid, None).await.unwrap();
 }

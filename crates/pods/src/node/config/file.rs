@@ -34,6 +34,7 @@ pub fn load(
     if let Some(path) = file {
         config = merge(&config, &path)?;
     }
+    crate::keys::tell(config.others.keys(), environment.keys());
     if let Some(name) = variable("NODENAME") {
         config.node_name.clone_from(name);
     }
@@ -191,6 +192,31 @@ mod tests {
         assert_eq!(over.vk_token_file.as_deref(), Some(Path::new("/variable")));
         assert_eq!(over.custom_kubeconf.as_deref(), Some(Path::new("/account")));
         assert_eq!((over.resources.cpu.as_str(), over.pod_ip.as_str()), ("8", "192.0.2.1"));
+    }
+
+    #[test]
+    fn one_file_serves_all_parts() {
+        let shipped = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../deploy/examples/interlink/InterLinkConfig.yaml");
+        let folder = tempfile::tempdir().unwrap();
+        let original = folder.path().join("InterLinkConfig.yaml");
+        let text = "InterlinkURL: http://edge\nInterlinkPort: \"3000\"\nSidecarURL: http://edge\nContainerRuntime: singularity\n\
+                    Flavors: {default: {CPUDefault: 1}}\nDefaultFlavor: default\nImagePrefix: docker://\nEnableProbes: true\n\
+                    SingularityPath: apptainer\nEnrootPath: enroot\nDefaultUID: 1000\nTaints: [{Key: a, Effect: NoSchedule}]\n\
+                    ResourceScriptPath: /x\nJobScriptTemplate: /t\nJobScriptBuildConfig: {singularity_hub: {server: x}}\n\
+                    Network: {EnableTunnel: false}\nPodCIDR: {Subnet: 10.0.0.0/24}\n";
+        std::fs::write(&original, text).unwrap();
+        for path in [&shipped, &original] {
+            let config = load(NodeConfig::default(), Some(path), &Environment::new()).unwrap();
+            assert_eq!(config.mistakes(), [], "{}", path.display());
+            let edge = crate::edge::load(
+                crate::edge::EdgeConfig::default(),
+                crate::edge::Part::Slurm,
+                Some(path),
+                &Environment::new(),
+            );
+            assert_eq!(edge.unwrap().default_flavor, "default");
+        }
     }
 
     #[test]

@@ -29,10 +29,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::RunError;
 use crate::folder::{lay_out, lay_out_volume};
-use crate::plan::{Container, Plan, PlanError, Policy, Restart, plan};
+use crate::plan::{Container, Content, Plan, PlanError, Policy, Restart, plan};
 use crate::record::{Found, Records};
 use crate::runner::{Known, LogStream, Runner, Session, Turn};
-use crate::slurm::flags::{FlagConfig, flags};
+use crate::slurm::flags::{FlagConfig, flags, user};
 use crate::wire::{
     CreateReply, ExecRequest, LogOptions, LogRequest, PingReply, PodStatus, PodUsage, RetrievedPod,
     SystemInfo, is_uid,
@@ -65,6 +65,10 @@ pub trait BatchSystem: Send + Sync + 'static {
     /// A summary of its machines for people, where it has one.
     async fn summary(&self) -> Option<Result<String, RunError>> {
         None
+    }
+    /// Whether jobs may run as another user than the plugin.
+    fn changes_user(&self) -> bool {
+        false
     }
     /// What it can take, as a ping tells it, where it knows.
     async fn offer(&self) -> Option<Result<PingReply, RunError>> {
@@ -196,7 +200,8 @@ impl Batch {
         let count = (1..found.known.plan.containers.len())
             .take_while(|&at| found.folder.has(&format!("{}.sh", Share::One(at).stem())))
             .count();
-        let ids = found.folder.text(JOB_ID).unwrap_or_default();
+        let ids = Some(JOB_ID).filter(|name| found.folder.is_own(name));
+        let ids = ids.and_then(|name| found.folder.text(name)).unwrap_or_default();
         let mut jobs: Vec<Option<String>> =
             ids.split(',').map(|id| (!id.is_empty()).then(|| id.to_owned())).collect();
         jobs.resize(count + 1, None);
@@ -256,6 +261,24 @@ impl Batch {
         Ok(())
     }
 
+    /// The user of a pod's job, where it is not the plugin's own.
+    fn other_user(&self, plan: &Plan) -> Result<Option<u32>, RunError> {
+        if !self.system.changes_user() {
+            return Ok(None);
+        }
+        let user = user(plan, &self.config.flags, &self.config.policy)?;
+        Ok(user.filter(|user| *user != rustix::process::geteuid().as_raw()))
+    }
+
+    /// Writes a file that the pod's job reads.
+    fn write_for_job(&self, pod: &Pod, name: &str, content: &[u8], mode: u32) -> Result<(), RunError> {
+        let other = self.other_user(&pod.known().plan)?;
+        let wrote = pod.folder.write(name, content, mode);
+        wrote
+            .and_then(|()| other.map_or(Ok(()), |user| pod.folder.give(name, user)))
+            .map_err(RunError::folder("write a file of the pod"))
+    }
+
     /// Writes the pod's record, files and script.
     fn prepare(&self, known: Known) -> Result<Found, RunError> {
         let options = flags(&known.plan, &self.config.flags, &self.config.policy)?;
@@ -285,6 +308,9 @@ impl Batch {
                 folder
                     .write(&format!("{}.sh", share.stem()), text.as_bytes(), 0o700)
                     .map_err(RunError::folder("write the job's script"))?;
+            }
+            if let Some(user) = self.other_user(&known.plan)? {
+                folder.give_all(user).map_err(RunError::folder(format!("give its files to user {user}")))?;
             }
             self.records.save(&folder, &known, &HashMap::new())
         };
@@ -403,12 +429,19 @@ impl Runner for Batch {
         if pod.folder.has(FILES_VERSION) {
             // The job looks for a new version, now or when it begins.
             let text = script::files_script(&new);
-            pod.folder.write(FILES, text.as_bytes(), 0o600).map_err(failed())?;
+            self.write_for_job(&pod, FILES, text.as_bytes(), 0o600)?;
             let version = format!("{}\n", uuid::Uuid::new_v4());
-            pod.folder.write(FILES_VERSION, version.as_bytes(), 0o600).map_err(failed())?;
+            self.write_for_job(&pod, FILES_VERSION, version.as_bytes(), 0o600)?;
         } else if self.config.script.shared {
             for volume in &new.volumes {
                 lay_out_volume(&pod.folder, volume).map_err(failed())?;
+            }
+            if let (Some(user), true) = (self.other_user(&new)?, script::follows(&new)) {
+                for volume in new.volumes.iter().filter(|volume| matches!(volume.content, Content::Files(_)))
+                {
+                    let folder = pod.folder.enter(volume.folder.as_str());
+                    folder.and_then(|folder| folder.give_all(user)).map_err(failed())?;
+                }
             }
         } else if script::follows(&new) {
             let what = "the job was begun by a version whose scripts do not look for changed files";

@@ -127,6 +127,32 @@ impl Folder {
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
+    /// Whether a file in it was written by us, rather than by whom the folder was given to.
+    pub fn is_own(&self, name: &str) -> bool {
+        let found = fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
+        found.is_ok_and(|found| found.st_uid == rustix::process::geteuid().as_raw())
+    }
+
+    /// Gives a file in it to a user.
+    pub fn give(&self, name: &str, user: u32) -> io::Result<()> {
+        let user = Some(fs::Uid::from_raw(user));
+        Ok(fs::chownat(&self.fd, name, user, None, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// Gives it to a user, with all in it.
+    pub fn give_all(&self, user: u32) -> io::Result<()> {
+        for entry in std::fs::read_dir(&self.path)? {
+            let entry = entry?;
+            let name = entry.file_name().into_string().map_err(|_| io::ErrorKind::InvalidData)?;
+            if entry.file_type()?.is_dir() {
+                self.enter(&name)?.give_all(user)?;
+            } else {
+                self.give(&name, user)?;
+            }
+        }
+        Ok(fs::fchown(&self.fd, Some(fs::Uid::from_raw(user)), None)?)
+    }
+
     /// Removes a file; one that is not there is removed already.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         match fs::unlinkat(&self.fd, name, AtFlags::empty()) {

@@ -140,6 +140,10 @@ impl BatchSystem for Slurm {
         }))
     }
 
+    fn changes_user(&self) -> bool {
+        true
+    }
+
     async fn offer(&self) -> Option<Result<PingReply, RunError>> {
         Some(self.ask_offer().await)
     }

@@ -16,9 +16,7 @@ impl Batch {
     /// A command that runs a script where a job of the pod runs. The script removes itself.
     pub(super) fn inside(&self, pod: &Pod, job: &str, script: &str) -> Result<Command, RunError> {
         let name = format!("exec-{}.sh", uuid::Uuid::new_v4());
-        pod.folder
-            .write(&name, script.as_bytes(), 0o700)
-            .map_err(RunError::folder("write the command's script"))?;
+        self.write_for_job(pod, &name, script.as_bytes(), 0o700)?;
         let mut command = self.system.inside(job)?;
         command.arg(&self.config.script.bash).arg(pod.folder.path().join(&name));
         Ok(command)

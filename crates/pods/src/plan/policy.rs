@@ -22,6 +22,9 @@ pub struct Policy {
     /// Annotations whose text becomes shell or raw options by design, such as
     /// `slurm-job.vk.io/pre-exec`; any other is refused when a pod carries it.
     pub allowed_annotations: Vec<String>,
+    /// Users that a pod may have its job run as by `runAsUser`, where the plugin for Slurm runs as
+    /// root; for any other the flavour and the site decide.
+    pub allowed_users: Vec<u32>,
     /// Options of sbatch that pods may set by `slurm-job.vk.io/flags`, without dashes; empty
     /// allows a small harmless set.
     pub allowed_slurm_flags: Vec<String>,

@@ -154,10 +154,20 @@ pub fn flags(plan: &Plan, config: &FlagConfig, policy: &Policy) -> Result<Vec<St
     if totals.gpus > 0 && !asked {
         put(&mut set, ("gres".into(), Some(format!("gpu:{}", totals.gpus))));
     }
-    if let Some(uid) = flavor.and_then(|flavor| flavor.uid).or(config.default_uid) {
+    if let Some(uid) = user(plan, config, policy)? {
         put(&mut set, ("uid".into(), Some(uid.to_string())));
     }
     Ok(set.into_iter().map(written).collect())
+}
+
+/// The user that a pod's job runs as: the pod's own where the policy names it, else the flavour's,
+/// else the site's.
+pub fn user(plan: &Plan, config: &FlagConfig, policy: &Policy) -> Result<Option<u32>, PlanError> {
+    let asked = plan.containers.iter().find_map(|container| container.security.user);
+    let asked = asked.and_then(|user| u32::try_from(user).ok());
+    let flavor = choose(plan, config, totals(plan).gpus)?.and_then(|flavor| flavor.uid);
+    let named = asked.filter(|user| policy.allowed_users.contains(user));
+    Ok(named.or(flavor).or(config.default_uid))
 }
 
 /// An option as sbatch reads it in a script: blanks and `#` need quotes there, as for a shell.

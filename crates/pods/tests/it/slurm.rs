@@ -528,3 +528,27 @@ async fn a_job_that_waits_begins_with_the_newest_files() {
     assert_eq!(log(&*bed.batch, &uid, "main", json!({})).await, "newest\n");
     bed.batch.delete(&uid, None).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_job_of_another_user_reads_its_files_and_leaves_its_word() {
+    const NOBODY: u32 = 65534;
+    let (root, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
+    fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut settings = config(root.path(), false);
+    settings.flags.default_uid = Some(NOBODY);
+    let system: Arc<dyn BatchSystem> = Arc::new(Slurm::new(programs(cluster().await.config())));
+    let batch = Batch::open(settings, Arc::clone(&system), stop.clone()).unwrap();
+    let mut main = shell("main", "id -u; cat /cfg/a");
+    main["volumeMounts"] = json!([{"name": "cfg", "mountPath": "/cfg"}]);
+    let spec = json!({"volumes": [{"name": "cfg", "configMap": {"name": "cm"}}], "containers": [main]});
+    let data = json!([{"name": "main", "configMaps": [{"metadata": {"name": "cm"}, "data": {"a": "1\n"}}]}]);
+    let pod = with(spec, data, json!({}));
+    let uid = uid_of(&pod);
+    batch.start(pod).await.unwrap();
+    assert_eq!(words(&ended(&*batch, &uid).await), "main=exit:0");
+    assert_eq!(log(&*batch, &uid, "main", json!({})).await, "65534\n1\n");
+    let record = fs::metadata(root.path().join(format!("tests-{uid}/pod.json"))).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&record), 0, "what is believed stays ours");
+    batch.delete(&uid, None).await.unwrap();
+    stop.cancel();
+}

@@ -33,6 +33,11 @@ pub trait Newer {
     fn uid(&self) -> &str;
     /// Its `resourceVersion` as a number; 0 if it is none.
     fn version(&self) -> u64;
+    /// Whether all that is kept of it is as it was in `older`: then nobody is told of the change. Most
+    /// writes in a cluster touch what nobody keeps, such as the status of a pod.
+    fn is_as(&self, _older: &Self) -> bool {
+        false
+    }
 }
 
 /// What a watch noticed.
@@ -131,10 +136,11 @@ impl<V: Newer> Mirror<V> {
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
         match held.get(&key) {
             Some(known) if known.uid() == value.uid() && known.version() >= value.version() => None,
-            _ => {
+            known => {
+                let news = known.is_none_or(|known| known.uid() != value.uid() || !value.is_as(known));
                 let value = Arc::new(value);
                 held.insert(key, Arc::clone(&value));
-                Some(Change::Applied(value))
+                news.then_some(Change::Applied(value))
             }
         }
     }
@@ -271,6 +277,21 @@ mod tests {
     #[derive(Debug, PartialEq)]
     struct Thing(&'static str, u64);
 
+    /// Something of which only a word is kept.
+    struct Word(&'static str, u64, &'static str);
+
+    impl Newer for Word {
+        fn uid(&self) -> &str {
+            self.0
+        }
+        fn version(&self) -> u64 {
+            self.1
+        }
+        fn is_as(&self, older: &Self) -> bool {
+            self.2 == older.2
+        }
+    }
+
     impl Newer for Thing {
         fn uid(&self) -> &str {
             self.0
@@ -308,5 +329,16 @@ mod tests {
         assert_eq!(mirror.remove(&key(), Some("b")), Some(Change::Deleted(Arc::new(Thing("b", 2)))));
         mirror.refresh("ns", "name", Thing("b", 20));
         assert!(mirror.is_empty());
+    }
+
+    #[test]
+    fn a_change_of_what_is_not_kept_is_not_told_and_still_counts() {
+        let mirror = Mirror::default();
+        assert!(mirror.apply(key(), Word("a", 1, "x")).is_some());
+        assert!(mirror.apply(key(), Word("a", 5, "x")).is_none(), "nothing that is kept changed");
+        assert_eq!(mirror.get("ns", "name").unwrap().version(), 5);
+        assert!(mirror.apply(key(), Word("a", 3, "y")).is_none(), "an older state");
+        assert!(mirror.apply(key(), Word("a", 6, "y")).is_some());
+        assert!(mirror.apply(key(), Word("b", 7, "y")).is_some(), "another object that says the same");
     }
 }

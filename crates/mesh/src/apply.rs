@@ -89,7 +89,10 @@ impl Applier {
     /// What is known of an object: by the watch, or by our own newer write.
     pub(crate) fn live(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<Live>> {
         let seen = self.mirrors.made(kind).get(namespace, name);
-        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = self.lock_written();
+        if written.is_empty() {
+            return seen;
+        }
         match written.get(&(kind, namespace.to_owned(), name.to_owned())) {
             Some((_, Some(live))) if seen.as_ref().is_none_or(|seen| seen.version() < live.version()) => {
                 Some(Arc::new(live.clone()))
@@ -117,18 +120,18 @@ impl Applier {
 
     fn is_so(&self, object: &Object, owners: &Owners) -> bool {
         let Some(live) = self.live(object.kind, &object.namespace, &object.name) else { return false };
-        let owner = owners.of(object).map(|owner| owner.uid);
+        let owned = |uid: &str| live.owners.iter().any(|owner| owner == uid);
         !live.going
             && live.ours
             && live.mesh == object.mesh
-            && owner.is_none_or(|owner| live.owners.contains(&owner))
+            && owners.uid(object).is_none_or(owned)
             && self.says(object, &live)
     }
 
     fn says(&self, object: &Object, live: &Live) -> bool {
         let wanted = object.spec.print();
-        let place = (object.kind, object.namespace.clone(), object.name.clone());
-        live.spec == wanted || self.lock_settled().get(&place) == Some(&(wanted, live.spec))
+        let place = || (object.kind, object.namespace.clone(), object.name.clone());
+        live.spec == wanted || self.lock_settled().get(&place()) == Some(&(wanted, live.spec))
     }
 
     async fn write(&self, object: &Object, owners: &Owners) -> Result<Live, String> {
@@ -165,7 +168,9 @@ impl Applier {
             );
             self.lock_settled().insert(place.clone(), (wanted, live.spec));
         }
-        self.note(place, Some(live.clone()));
+        // Now it is as it must be, so nobody needs to be woken when the watch tells the same.
+        self.mirrors.made(*kind).refresh(namespace, name, live.clone());
+        self.note_written(place, &live);
         Ok(live)
     }
 
@@ -221,6 +226,10 @@ impl Applier {
         Failure { place: (object.kind, object.namespace.clone(), object.name.clone()), cause }
     }
 
+    fn lock_written(&self) -> MutexGuard<'_, BTreeMap<Place, (Instant, Option<Live>)>> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn lock_settled(&self) -> MutexGuard<'_, BTreeMap<Place, (Print, Print)>> {
         self.settled.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -229,30 +238,50 @@ impl Applier {
         self.metrics.writes.get_or_create(&Write { kind, verb }).inc();
     }
 
-    /// Takes note of what the cluster answered to a write that was made elsewhere.
+    /// Takes note of what the cluster answered to a status that was written elsewhere.
     pub(crate) fn note_answer(&self, kind: Kind, answer: &DynamicObject) {
-        if let Some(live) = Live::of(kind, answer) {
-            self.note((kind, answer.namespace().unwrap_or_default(), answer.name_any()), Some(live));
+        let Some(live) = Live::of(kind, answer) else { return };
+        let (namespace, name) = (answer.namespace().unwrap_or_default(), answer.name_any());
+        let mirror = self.mirrors.made(kind);
+        // What somebody else changed meanwhile must still be heard of by the watch.
+        if mirror.get(&namespace, &name).is_some_and(|known| live.differs_only_in_status(&known)) {
+            mirror.refresh(&namespace, &name, live.clone());
+        }
+        self.note_written((kind, namespace, name), &live);
+    }
+
+    /// Takes note of a write that the watch does not know yet. What it does know is not noted, so that
+    /// the end of the object is noticed as soon as the watch tells it.
+    fn note_written(&self, place: Place, live: &Live) {
+        let seen = self.mirrors.made(place.0).get(&place.1, &place.2);
+        if seen.is_some_and(|seen| seen.uid() == live.uid() && seen.version() >= live.version()) {
+            self.lock_written().remove(&place);
+        } else {
+            self.note(place, Some(live.clone()));
         }
     }
 
     fn note(&self, place: Place, live: Option<Live>) {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(place, (Instant::now(), live));
+        self.lock_written().insert(place, (Instant::now(), live));
+    }
+
+    /// When our own word counts no more, if there is any that no watch has confirmed: what it is about
+    /// may have gone meanwhile, and must be looked at again then.
+    pub(crate) fn trusts(&self) -> Option<Duration> {
+        (!self.lock_written().is_empty()).then_some(TRUSTED)
     }
 
     /// Our own word counts only until the watch knows as much, and not for long.
     fn forget_what_was_seen(&self) {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner).retain(
-            |(kind, namespace, name), (at, live)| {
-                let seen = self.mirrors.made(*kind).get(namespace, name);
-                let told = match (live, seen) {
-                    (Some(live), Some(seen)) => seen.version() >= live.version(),
-                    (None, None) => true,
-                    _ => false,
-                };
-                !told && at.elapsed() < TRUSTED
-            },
-        );
+        self.lock_written().retain(|(kind, namespace, name), (at, live)| {
+            let seen = self.mirrors.made(*kind).get(namespace, name);
+            let told = match (live, seen) {
+                (Some(live), Some(seen)) => seen.version() >= live.version(),
+                (None, None) => true,
+                _ => false,
+            };
+            !told && at.elapsed() < TRUSTED
+        });
     }
 }
 

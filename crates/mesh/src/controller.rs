@@ -24,6 +24,7 @@ use tarbet_link::{Address, Dialer, NetDialer};
 use tarbet_telemetry::Health;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
@@ -36,6 +37,9 @@ use crate::model::Offer;
 use crate::observe::{Mirrors, Side};
 use crate::peers::Peers;
 use crate::plan;
+
+/// Between two looks at everything, however long they take.
+const LONGEST_REST: Duration = Duration::from_millis(500);
 
 /// A federation controller, ready to run.
 pub struct Controller {
@@ -180,8 +184,16 @@ impl Controller {
             // ends with us, however we end.
             let (publisher, until) = (Arc::clone(&shared), stop.clone());
             let publishing = AbortOnDropHandle::new(tokio::spawn(async move {
-                let publish = |()| std::future::ready(publish_once(&publisher));
-                publisher.publish.run(1, until, publish).await;
+                let publish = |()| {
+                    let (publisher, until) = (Arc::clone(&publisher), until.clone());
+                    async move {
+                        let begun = Instant::now();
+                        let outcome = publish_once(&publisher);
+                        rest(begun.elapsed(), &until).await;
+                        outcome
+                    }
+                };
+                publisher.publish.run(1, until.clone(), publish).await;
             }));
             let leading = async {
                 let lead = |term: Term| lead(Arc::clone(&shared), term);
@@ -204,6 +216,15 @@ impl Controller {
         tasks.close();
         tasks.wait().await;
         served.map_err(MeshError::Serve)
+    }
+}
+
+/// Rests as long as was worked, so that changes without end take half of a core and never all of it. A
+/// change that comes alone is looked at at once.
+async fn rest(worked: Duration, until: &CancellationToken) {
+    tokio::select! {
+        () = tokio::time::sleep(worked.min(LONGEST_REST)) => {}
+        () = until.cancelled() => {}
     }
 }
 

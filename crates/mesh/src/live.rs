@@ -38,7 +38,7 @@ pub(crate) fn conditions(object: &DynamicObject) -> Vec<Condition> {
 }
 
 /// An object of a kind that we make, ours or not.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Live {
     uid: String,
     version: u64,
@@ -70,9 +70,19 @@ impl Newer for Live {
     fn version(&self) -> u64 {
         self.version
     }
+
+    fn is_as(&self, older: &Self) -> bool {
+        *older == Self { version: older.version, ..self.clone() }
+    }
 }
 
 impl Live {
+    /// Whether only what it says of itself has changed since.
+    pub(crate) fn differs_only_in_status(&self, older: &Self) -> bool {
+        let (version, conditions, bare) = (older.version, older.conditions, older.bare);
+        *older == Self { version, conditions, bare, ..self.clone() }
+    }
+
     /// What is kept of an object.
     pub(crate) fn of(kind: Kind, object: &DynamicObject) -> Option<Self> {
         let labels = object.labels();
@@ -121,6 +131,25 @@ fn without_defaults(route: &mut Value) {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_status_is_told_from_everything_else() {
+        let object = |labels: Value, ready: &str, version: &str| {
+            let condition = json!({ "type": "Ready", "status": ready, "reason": "X", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z" });
+            let object = json!({ "apiVersion": "x/v1", "kind": "ImportedService",
+                "metadata": { "name": "x", "uid": "u", "resourceVersion": version, "labels": labels },
+                "spec": {}, "status": { "conditions": [condition] } });
+            Live::of(Kind::ImportedService, &serde_json::from_value(object).unwrap()).unwrap()
+        };
+        let ours = json!({ MANAGED_BY.0: MANAGED_BY.1 });
+        let (first, later) = (object(ours.clone(), "True", "7"), object(ours.clone(), "True", "8"));
+        assert!(later.is_as(&first) && later.differs_only_in_status(&first));
+        let told = object(ours, "False", "9");
+        assert!(!told.is_as(&first) && told.differs_only_in_status(&first));
+        let taken = object(json!({}), "False", "9");
+        assert!(!taken.is_as(&first) && !taken.differs_only_in_status(&first));
+    }
 
     #[test]
     fn what_openshift_fills_in_is_no_difference() {

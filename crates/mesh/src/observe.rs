@@ -56,7 +56,8 @@ pub(crate) struct Slice {
     pub(crate) pods: Vec<String>,
 }
 
-/// An EndpointSlice, trimmed; nothing if it belongs to no Service.
+/// An EndpointSlice, trimmed; nothing if it belongs to no Service or tells nothing about it, as the
+/// one that Kubernetes makes for a Service without pods.
 pub(crate) fn slice(slice: EndpointSlice) -> Option<Slice> {
     let labels = slice.metadata.labels.unwrap_or_default();
     let service = labels.get("kubernetes.io/service-name")?.clone();
@@ -73,7 +74,8 @@ pub(crate) fn slice(slice: EndpointSlice) -> Option<Slice> {
             kept.ports.insert(port.name.unwrap_or_default(), number);
         }
     }
-    Some(kept)
+    let empty = kept.addresses.is_empty() && kept.ports.is_empty() && kept.pods.is_empty();
+    (!empty).then_some(kept)
 }
 
 impl Slice {
@@ -133,5 +135,18 @@ mod tests {
         assert_eq!(backends.addresses.into_iter().collect::<Vec<_>>(), ["10.0.0.1"]);
         assert_eq!(backends.ports["http"], 8080);
         assert_eq!(backends.accounts.len(), 2);
+    }
+
+    #[test]
+    fn the_slice_of_a_service_without_pods_tells_nothing() {
+        let read = |ports: serde_json::Value| {
+            let object = serde_json::json!({
+                "metadata": { "name": "x", "labels": { "kubernetes.io/service-name": "ratings" } },
+                "addressType": "IPv4", "endpoints": [], "ports": ports,
+            });
+            slice(serde_json::from_value(object).unwrap())
+        };
+        assert_eq!(read(serde_json::json!(null)), None);
+        assert!(read(serde_json::json!([{ "name": "http", "port": 8080 }])).is_some());
     }
 }

@@ -4,7 +4,7 @@
 //! take a name that belongs to this cluster, to discovery or to a private address, and it cannot
 //! claim identities of another trust domain.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ const PROTOCOLS: [&str; 10] =
 const SYSTEM: [&str; 4] = ["default/kubernetes", "kube-system", "kube-public", "kube-node-lease"];
 
 /// Names that no peer may offer.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reserved {
     /// Namespaces of the control plane and of the controller.
     pub namespaces: BTreeSet<String>,
@@ -38,23 +38,73 @@ pub struct Reserved {
 /// What is not taken over, and why.
 pub type Refusal<'a> = (&'a Arc<Offer>, String);
 
+/// Offers of one peer that were looked at before and found good, so that the change of one of them is
+/// not a look at all others. An offer that did not change is the very same one.
+#[derive(Debug, Default)]
+pub struct Seen {
+    trust_domain: String,
+    reserved: Reserved,
+    /// By where each lies; they are held, so that no other can come to lie there.
+    good: HashMap<usize, Arc<Offer>>,
+    looked: usize,
+}
+
+impl Seen {
+    /// How many were looked at the last time; of the others it was known what they are.
+    pub fn looked(&self) -> usize {
+        self.looked
+    }
+
+    /// What was found good under the same conditions.
+    fn take(&mut self, remote: &Remote, reserved: &Reserved) -> HashMap<usize, Arc<Offer>> {
+        self.looked = 0;
+        let domain = &remote.identity.trust_domain;
+        if self.trust_domain != *domain || self.reserved != *reserved {
+            *self = Self { trust_domain: domain.clone(), reserved: reserved.clone(), ..Self::default() };
+        }
+        std::mem::take(&mut self.good)
+    }
+}
+
 /// Sorts what a peer offers into what may be imported and what is refused, with the reason.
 pub fn vet<'a>(
     remote: &Remote,
     offers: &'a [Arc<Offer>],
     reserved: &Reserved,
 ) -> (Vec<&'a Arc<Offer>>, Vec<Refusal<'a>>) {
-    let (mut good, mut refused, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
+    sort(offers, |offer| look(remote, offer, reserved))
+}
+
+/// The same with what was seen before; the outcome does not depend on it.
+pub fn vet_again<'a>(
+    remote: &Remote,
+    offers: &'a [Arc<Offer>],
+    reserved: &Reserved,
+    seen: &mut Seen,
+) -> (Vec<&'a Arc<Offer>>, Vec<Refusal<'a>>) {
+    let mut before = seen.take(remote, reserved);
+    sort(offers, |offer| {
+        let place = Arc::as_ptr(offer).addr();
+        let known = before.remove(&place);
+        if known.is_none() {
+            seen.looked += 1;
+            look(remote, offer, reserved)?;
+        }
+        seen.good.insert(place, known.unwrap_or_else(|| Arc::clone(offer)));
+        Ok(())
+    })
+}
+
+/// Sorts offers by what is said of each; of several of one name the first is taken.
+fn sort(
+    offers: &[Arc<Offer>],
+    mut verdict: impl FnMut(&Arc<Offer>) -> Result<(), String>,
+) -> (Vec<&Arc<Offer>>, Vec<Refusal<'_>>) {
+    let (mut good, mut refused, mut names) = (Vec::new(), Vec::new(), BTreeSet::new());
     for offer in offers {
-        let verdict = look(remote, offer, reserved).and_then(|()| {
-            if seen.insert(&offer.hostname) {
-                Ok(())
-            } else {
-                Err("the name is offered twice by the same mesh".to_owned())
-            }
-        });
-        match verdict {
-            Ok(()) => good.push(offer),
+        match verdict(offer) {
+            Ok(()) if names.insert(&offer.hostname) => good.push(offer),
+            Ok(()) => refused.push((offer, "the name is offered twice by the same mesh".to_owned())),
             Err(reason) => refused.push((offer, reason)),
         }
     }
@@ -306,6 +356,30 @@ mod tests {
         let (remote, reserved) = (remote(), reserved());
         let (good, refused) = vet(&remote, &offers, &reserved);
         assert_eq!((good.len(), refused.len()), (2, 1));
+    }
+
+    #[test]
+    fn only_what_changed_is_looked_at_again() {
+        let (remote, mut reserved) = (remote(), reserved());
+        let mut offers: Vec<Arc<Offer>> =
+            (0..100).map(|number| Arc::new(offer(&format!("s{number}.x")))).collect();
+        let mut seen = Seen::default();
+        let mut count = |offers: &[Arc<Offer>], reserved: &Reserved| {
+            let again = vet_again(&remote, offers, reserved, &mut seen);
+            assert_eq!(again, vet(&remote, offers, reserved), "the outcome is that of a first look");
+            seen.looked()
+        };
+        assert_eq!(count(&offers, &reserved), 100);
+        assert_eq!(count(&offers, &reserved), 0);
+        offers[7] = Arc::new(offer("s7.x"));
+        offers[8] = Arc::new(offer("*"));
+        offers.remove(9);
+        assert_eq!(count(&offers, &reserved), 2);
+        assert_eq!(count(&offers, &reserved), 1, "what is refused is looked at each time");
+        offers.push(Arc::clone(&offers[0]));
+        assert_eq!(count(&offers, &reserved), 2, "the same one twice is refused the second time");
+        reserved.hosts.insert("s1.x".to_owned());
+        assert_eq!(count(&offers, &reserved), offers.len(), "other names are taken now");
     }
 
     proptest! {

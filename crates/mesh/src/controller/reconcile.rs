@@ -35,7 +35,7 @@ pub(super) struct State {
     pub(super) applier: Applier,
     remembered: Mutex<Remembered>,
     subscriptions: Mutex<Subscriptions>,
-    memo: Mutex<Memo>,
+    memo: Arc<Mutex<Memo>>,
     ended: CancellationToken,
 }
 
@@ -63,7 +63,7 @@ impl State {
             applier,
             remembered: Mutex::new(remembered),
             subscriptions: Mutex::default(),
-            memo: Mutex::default(),
+            memo: Arc::default(),
             ended,
         }
     }
@@ -95,7 +95,8 @@ impl State {
             .map(|(mesh, peer)| (mesh.clone(), peer.offers.clone()))
             .collect();
         world.resolved = shared.resolved().clone();
-        let plan = plan::plan_again(&world, &mut self.memo.lock().unwrap_or_else(PoisonError::into_inner));
+        let Some((world, plan)) = self.plan(world).await else { return Outcome::Failed };
+        let decided = begun.elapsed();
         let mut owners = self.owners();
         let failures = self.applier.apply(&plan, &mut owners).await;
         for failure in &failures {
@@ -104,7 +105,22 @@ impl State {
         }
         let told = self.tell(&world, &plan, &failures).await;
         self.measure(&plan, begun);
-        if failures.is_empty() && told { Outcome::Done } else { Outcome::Failed }
+        super::rest(decided, &self.ended).await;
+        if !failures.is_empty() || !told {
+            return Outcome::Failed;
+        }
+        self.applier.trusts().map_or(Outcome::Done, Outcome::Again)
+    }
+
+    /// Decides beside the other tasks: peers are told and heard while a large federation is looked at.
+    async fn plan(&self, world: World) -> Option<(World, Plan)> {
+        let memo = Arc::clone(&self.memo);
+        let decide = move || {
+            let plan = plan::plan_again(&world, &mut memo.lock().unwrap_or_else(PoisonError::into_inner));
+            (world, plan)
+        };
+        let decided = tokio::task::spawn_blocking(decide).await;
+        decided.inspect_err(|error| tracing::error!(cause = %error, "A decision broke off.")).ok()
     }
 
     fn subscribe(&self, world: &World) {
@@ -167,6 +183,9 @@ impl State {
             let api: Api<MeshFederation> = Api::all(self.shared.client.clone());
             self.applier.count("MeshFederation", "status");
             let written = tarbet_cluster::merge_status(&api, &name, &patch).await;
+            if let Ok(federation) = &written {
+                self.shared.mirrors.note_federation(federation);
+            }
             self.announce(about(&written, &()), &news).await;
             all &= wrote(written);
         }
@@ -174,6 +193,9 @@ impl State {
             let api: Api<FederationServiceRules> = Api::namespaced(self.shared.client.clone(), &namespace);
             self.applier.count("FederationServiceRules", "status");
             let written = tarbet_cluster::merge_status(&api, &name, &patch).await;
+            if let Ok(rules) = &written {
+                self.shared.mirrors.note_rules(rules);
+            }
             self.announce(about(&written, &()), &news).await;
             all &= wrote(written);
         }

@@ -44,13 +44,17 @@ pub(crate) struct Kept<T> {
     pub(crate) value: T,
 }
 
-impl<T> Newer for Kept<T> {
+impl<T: PartialEq> Newer for Kept<T> {
     fn uid(&self) -> &str {
         &self.uid
     }
 
     fn version(&self) -> u64 {
         self.version
+    }
+
+    fn is_as(&self, older: &Self) -> bool {
+        self.generation == older.generation && self.created == older.created && self.value == older.value
     }
 }
 
@@ -72,6 +76,7 @@ impl<T> Kept<T> {
 }
 
 /// A declaration and what was said about it.
+#[derive(Debug, PartialEq)]
 pub(crate) struct Declared<S, T> {
     /// What it declares.
     pub(crate) spec: Arc<S>,
@@ -116,14 +121,8 @@ impl Mirrors {
         let made = Kind::ALL.into_iter().map(|kind| (kind, Mirror::default())).collect();
         let mirrors = Self { made, ..Self::default() };
         let task = Task { client, stop, tasks, tell };
-        task.typed("federations", &mirrors.federations, |object: MeshFederation| {
-            let spec = Arc::new(object.spec.clone());
-            Kept::of(&object, Declared { spec, status: object.status.clone().unwrap_or_default() })
-        });
-        task.typed("rules", &mirrors.rules, |object: FederationServiceRules| {
-            let spec = Arc::new(object.spec.clone());
-            Kept::of(&object, Declared { spec, status: object.status.clone().unwrap_or_default() })
-        });
+        task.typed("federations", &mirrors.federations, |object: MeshFederation| federation(&object));
+        task.typed("rules", &mirrors.rules, |object: FederationServiceRules| rules(&object));
         task.typed("services", &mirrors.services, |object: KubeService| {
             Kept::of(&object, Arc::new(super::service(&object)))
         });
@@ -164,6 +163,16 @@ impl Mirrors {
         for mirror in self.made.values() {
             mirror.listed().await;
         }
+    }
+
+    /// Takes over the answer to a status that we wrote, so that nobody is woken by our own word.
+    pub(crate) fn note_federation(&self, object: &MeshFederation) {
+        note(&self.federations, object, federation(object));
+    }
+
+    /// The same for rules.
+    pub(crate) fn note_rules(&self, object: &FederationServiceRules) {
+        note(&self.rules, object, rules(object));
     }
 
     /// The objects of a kind that we make.
@@ -220,6 +229,27 @@ impl Mirrors {
     }
 }
 
+/// Takes over a written status, unless somebody changed the declaration meanwhile: that must still be
+/// heard of by the watch.
+fn note<K: Resource, T: PartialEq>(mirror: &Mirror<Kept<T>>, object: &K, kept: Option<Kept<T>>) {
+    let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+    if let (Some(kept), Some(known)) = (kept, mirror.get(&namespace, &name))
+        && kept.generation == known.generation
+    {
+        mirror.refresh(&namespace, &name, kept);
+    }
+}
+
+fn federation(object: &MeshFederation) -> Option<Federation> {
+    let (spec, status) = (Arc::new(object.spec.clone()), object.status.clone().unwrap_or_default());
+    Kept::of(object, Declared { spec, status })
+}
+
+fn rules(object: &FederationServiceRules) -> Option<Rules> {
+    let (spec, status) = (Arc::new(object.spec.clone()), object.status.clone().unwrap_or_default());
+    Kept::of(object, Declared { spec, status })
+}
+
 /// Where the API server has ServiceExports.
 pub(crate) fn service_exports() -> ApiResource {
     let kind = GroupVersionKind::gvk("multicluster.x-k8s.io", "v1alpha1", "ServiceExport");
@@ -246,7 +276,7 @@ impl<F: Fn(Side) + Clone + Send + Sync + 'static> Task<'_, F> {
         keep: impl Fn(K) -> Option<Kept<T>> + Send + 'static,
     ) where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
-        T: Send + Sync + 'static,
+        T: PartialEq + Send + Sync + 'static,
     {
         let watched: Watch<DeserializeGuard<K>> =
             Watch { api: Api::all(self.client.clone()), config: watcher::Config::default(), namespace: None };

@@ -12,7 +12,7 @@ use crate::crd::{ImportedPort, ImportedServiceSpec, IngressType, Refusal, Remote
 use crate::model::{Key, Labels, Offer, OfferedPort, Service, Sort, cluster_name};
 use crate::names::{dashed, router_host};
 use crate::select;
-use crate::vet::{Reserved, vet};
+use crate::vet::{Reserved, vet_again};
 
 /// The label by which Istio knows that an endpoint speaks its mutual TLS.
 const TLS_MODE: (&str, &str) = ("security.istio.io/tlsMode", "istio");
@@ -53,7 +53,8 @@ pub(super) fn merge<'a>(draft: &mut Draft<'a>) -> Vec<Imported<'a>> {
     let mut by_host: BTreeMap<(&str, usize), Imported<'a>> = BTreeMap::new();
     for (index, remote) in super::subscribed(federation, rules).into_iter().enumerate() {
         let Some(offers) = world.peers.get(&remote.id) else { continue };
-        let (good, refused) = vet(remote, offers, &reserved);
+        let seen = draft.memo.seen.entry(remote.id.clone()).or_default();
+        let (good, refused) = vet_again(remote, offers, &reserved, seen);
         let told = refused.iter().take(REFUSALS).map(|(offer, reason)| Refusal {
             hostname: offer.hostname.chars().take(100).collect(),
             reason: reason.clone(),
@@ -83,6 +84,8 @@ pub(super) fn merge<'a>(draft: &mut Draft<'a>) -> Vec<Imported<'a>> {
             by_host.entry((&offer.hostname, mesh)).or_insert_with(fresh).said.push((remote, offer));
         }
     }
+    let views = &draft.plan.remotes;
+    draft.memo.seen.retain(|mesh, _| views.contains_key(mesh));
     let mut all: Vec<Imported<'a>> = by_host.into_values().collect();
     for imported in &mut all {
         agree(draft, imported);
@@ -95,7 +98,9 @@ fn agree<'a>(draft: &mut Draft<'a>, imported: &mut Imported<'a>) {
     let host = imported.host;
     let Some(&(first, model)) = imported.said.first() else { return };
     for &(remote, offer) in &imported.said {
-        let why = if ports(offer) != ports(model) {
+        let why = if Arc::ptr_eq(offer, model) {
+            None
+        } else if !same_ports(offer, model) {
             Some("has other ports")
         } else if offer.labels != model.labels {
             Some("has other labels")
@@ -122,9 +127,15 @@ fn agree<'a>(draft: &mut Draft<'a>, imported: &mut Imported<'a>) {
     }
 }
 
-/// What must be equal in all meshes: the port of the pods is a mesh's own business.
-fn ports(offer: &Offer) -> BTreeSet<(u32, &str, &str)> {
-    offer.ports.iter().map(|port| (port.number, port.name.as_str(), port.protocol.as_str())).collect()
+/// Whether the ports of two meshes are equal, in whatever order: the port of the pods is a mesh's own
+/// business.
+fn same_ports(one: &Offer, other: &Offer) -> bool {
+    fn told(port: &OfferedPort) -> (u32, &str, &str) {
+        (port.number, &port.name, &port.protocol)
+    }
+    // Nearly always they are told in the same order.
+    one.ports.iter().map(told).eq(other.ports.iter().map(told))
+        || one.ports.iter().map(told).collect::<BTreeSet<_>>() == other.ports.iter().map(told).collect()
 }
 
 /// The objects for all imported names; those we also export are added to the alias.

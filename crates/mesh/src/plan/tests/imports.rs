@@ -142,6 +142,9 @@ fn what_was_rendered_before_changes_nothing() {
     let mut memo = Memo::default();
     let first = plan_again(&world, &mut memo);
     assert_eq!(first, super::plan(&world));
+    assert_eq!((memo.looked(), memo.rendered()), (4, 4));
+    assert_eq!(plan_again(&world, &mut memo), first);
+    assert_eq!((memo.looked(), memo.rendered()), (0, 0), "nothing changed");
     // One offer changes, one goes, one comes, and then the way to all of them changes.
     let told = world.peers.get_mut("west").unwrap();
     let mut changed = Offer::clone(&told[0]);
@@ -152,6 +155,16 @@ fn what_was_rendered_before_changes_nothing() {
     let second = plan_again(&world, &mut memo);
     assert_eq!(second, super::plan(&world));
     assert_ne!(second, first);
+    assert_eq!((memo.looked(), memo.rendered()), (2, 2), "what changed and what came");
+    // What is exported here concerns none of them.
+    world.rules = Some(Arc::new(
+        serde_json::from_value(json!({
+            "export": { "serviceList": ["shop/*"] }, "import": [{ "meshID": "west" }],
+        }))
+        .unwrap(),
+    ));
+    plan_again(&world, &mut memo);
+    assert_eq!((memo.looked(), memo.rendered()), (0, 0));
     let mut moved = MeshFederationSpec::clone(world.federation.as_ref().unwrap());
     moved.remote[0].ingress.port = 444;
     world.federation = Some(Arc::new(moved));

@@ -334,8 +334,8 @@ pub fn files_script(plan: &Plan) -> String {
         for (path, file) in files {
             let _ = writeln!(out, "t_swap {}", written(&volume.folder, path, file));
         }
-        let names: String = files.keys().map(|path| format!(" {}", quote(path.as_str()))).collect();
-        let _ = writeln!(out, "t_only {}{names}", quote(volume.folder.as_str()));
+        let names = std::iter::once(&volume.folder).chain(files.keys()).map(|path| quote(path.as_str()));
+        let _ = writeln!(out, "t_only {}", names.collect::<Vec<_>>().join(" "));
     }
     out
 }

@@ -336,6 +336,27 @@ mod tests {
     }
 
     #[test]
+    fn the_user_is_the_pods_where_it_is_named_else_the_flavours_else_the_sites() {
+        let pod = serde_json::json!({"pod": {
+            "metadata": {"name": "p", "namespace": "n", "uid": "cf9e6237-0c5f-47c2-a6d8-912b12f93a20"},
+            "spec": {"securityContext": {"runAsUser": 7}, "containers": [{"name": "c", "image": "i"}]},
+        }});
+        let policy = |users: &[u32]| Policy { allowed_users: users.to_vec(), ..Default::default() };
+        let plan = crate::plan::plan(&serde_json::from_value(pod).unwrap(), &policy(&[])).unwrap();
+        let flavor = |uid| ("f".to_owned(), Flavor { uid, ..Default::default() });
+        let config = |uid| FlagConfig {
+            flavors: [flavor(uid)].into(),
+            default_flavor: "f".into(),
+            default_uid: Some(5),
+        };
+        assert_eq!(user(&plan, &config(None), &policy(&[])).unwrap(), Some(5));
+        assert_eq!(user(&plan, &config(Some(6)), &policy(&[])).unwrap(), Some(6));
+        assert_eq!(user(&plan, &config(Some(6)), &policy(&[7])).unwrap(), Some(7));
+        let options = flags(&plan, &config(Some(6)), &policy(&[7])).unwrap();
+        assert_eq!(options, ["--uid=7"]);
+    }
+
+    #[test]
     fn what_could_do_harm_is_refused() {
         for text in [
             "--wrap=id",

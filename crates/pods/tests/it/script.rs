@@ -173,7 +173,8 @@ fn is_gap(c: char) -> bool {
 fn commented(case: &Case, notes: &mut serde_json::Map<String, serde_json::Value>) -> Option<Vec<String>> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_.,:/@%+=*|&()[]!- ".contains(c);
     let quoted = format!("--comment='{}' -J 'x y'", case.comment.replace('\'', r"'\''"));
-    let text = if case.comment.len() % 2 == 0 { quoted } else { format!("--comment={}", case.comment) };
+    let text =
+        if case.comment.len().is_multiple_of(2) { quoted } else { format!("--comment={}", case.comment) };
     let bare = serde_json::json!({"containers": [{"name": "main", "image": "x", "command": ["x"]}]});
     let with_note = with(bare, json!([]), json!({"annotations": {"slurm-job.vk.io/flags": text}}));
     let made =

@@ -148,6 +148,7 @@ async fn interlink_router(config: &EdgeConfig, upstream: Upstream, stop: Cancell
         root: config.data_root_folder.clone(),
         export: config.export_pod_data,
         kubeconfig: config.custom_kubeconf.clone(),
+        body: config.plugin_body,
     };
     interlink::router(settings, upstream, stop).await
 }

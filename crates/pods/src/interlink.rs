@@ -3,14 +3,16 @@
 //! It holds no pods. It puts together what plugins need, remembers states for a moment, and
 //! passes everything else on. A plugin that is away is said, and changes nothing.
 
+mod ask;
 mod cache;
+mod form;
 mod kubeconfig;
+mod make;
 mod retrieve;
 mod upstream;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -31,16 +33,17 @@ use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::{ground, pods};
 use tokio_util::sync::CancellationToken;
 
-pub use retrieve::retrieve;
+pub use form::PluginBody;
+pub use retrieve::{Giving, retrieve};
 pub use upstream::Upstream;
 
-use crate::serve::{Caller, MAX_BODY, bad_request, refusal, whole};
+use crate::serve::{Caller, bad_request, refusal, whole};
 use crate::wire::extension::{EXEC, EXEC_UPGRADE, EXTENSIONS_HEADER, LIST, UPDATE, USAGE, WATCH, is_ours};
 use crate::wire::{
-    LogRequest, PingReply, PodCreate, PodRef, PodStatus, RetrievedPod, SESSION_HEADER, is_uid, read,
-    read_items,
+    LogRequest, PingReply, PodCreate, PodRef, PodStatus, SESSION_HEADER, is_uid, read, read_items,
 };
 use cache::Cache;
+use form::Form;
 use kubeconfig::Account;
 
 /// How long until a plugin that pushes nothing is asked again whether it does.
@@ -62,6 +65,8 @@ pub struct InterlinkConfig {
     pub export: bool,
     /// An account the administrator gives, instead of one that is sent.
     pub kubeconfig: Option<PathBuf>,
+    /// The form in which pods are sent to the plugin.
+    pub body: PluginBody,
 }
 
 #[derive(Clone)]
@@ -70,15 +75,17 @@ struct Server {
     cache: Arc<Cache>,
     account: Account,
     export: bool,
-    /// The plugin wants lists, as those before 0.5 do.
-    lists: Arc<AtomicBool>,
+    /// Where folders are proposed to plugins that want that.
+    root: Arc<PathBuf>,
+    form: Arc<Form>,
 }
 
 /// The calls of the API server. Its watch of the plugin ends with `stop`.
 pub async fn router(config: InterlinkConfig, upstream: Upstream, stop: CancellationToken) -> Router {
     let account = Account::open(&config.root, config.kubeconfig.as_deref()).await;
-    let (cache, lists) = (Arc::<Cache>::default(), Arc::<AtomicBool>::default());
-    let server = Server { upstream, cache, account, export: config.export, lists };
+    let (cache, form) = (Arc::<Cache>::default(), Arc::new(Form::new(config.body)));
+    let (root, export) = (Arc::new(config.root), config.export);
+    let server = Server { upstream, cache, account, export, root, form };
     tokio::spawn(server.clone().watch_plugin(stop));
     Router::new()
         .route("/ping", any(|| async { StatusCode::OK }))
@@ -131,8 +138,7 @@ async fn set_kubeconfig(
 
 async fn ping(State(server): State<Server>, request: Request) -> Response {
     let session = session(request.headers());
-    let body = Bytes::from_static(b"[]");
-    match server.upstream.send(Method::GET, "/status", &session, HeaderMap::new(), body).await {
+    match server.upstream.ping(&session).await {
         Ok(answer) => relay(answer).await,
         Err(problem) => refusal(&problem),
     }
@@ -140,9 +146,8 @@ async fn ping(State(server): State<Server>, request: Request) -> Response {
 
 /// Asks the plugin how it is; says why it cannot work.
 pub(crate) async fn plugin_health(upstream: &Upstream) -> Result<(), String> {
-    let (session, body) = (session(&HeaderMap::new()), Bytes::from_static(b"[]"));
-    let asked = upstream.send(Method::GET, "/status", &session, HeaderMap::new(), body);
-    let answer = tokio::time::timeout(PLUGIN_PATIENCE, asked);
+    let session = session(&HeaderMap::new());
+    let answer = tokio::time::timeout(PLUGIN_PATIENCE, upstream.ping(&session));
     let answer = answer.await.map_err(|_| "the plugin takes too long to answer".to_owned())?;
     let (head, body) =
         answer.map_err(|problem| format!("{} {}", problem.message, problem.cause))?.into_parts();
@@ -191,6 +196,11 @@ async fn create(State(server): State<Server>, request: Request) -> Response {
             Err(error) => return bad_request(&error),
         }
     };
+    let giving = match (server.export, server.upstream.origin().await.is_ours()) {
+        (false, _) => Giving::Nothing,
+        (true, true) => Giving::Everything,
+        (true, false) => Giving::Mounted,
+    };
     let mut last = None;
     for create in creates {
         if !is_uid(create.pod.metadata.uid.as_deref().unwrap_or_default()) {
@@ -202,7 +212,7 @@ async fn create(State(server): State<Server>, request: Request) -> Response {
                 .advising("remove JobScriptBuilderURL; the plugin for Slurm writes its own scripts");
             return refusal(&problem);
         }
-        match server.create_one(&session, retrieve(create, server.export)).await {
+        match server.create_one(&session, retrieve(create, giving), list).await {
             Ok(answer) if answer.status().is_success() => last = Some(answer),
             Ok(answer) => return answer,
             Err(problem) => return refusal(&problem),
@@ -212,31 +222,6 @@ async fn create(State(server): State<Server>, request: Request) -> Response {
 }
 
 impl Server {
-    /// Sends a pod in the form the plugin takes; both are tried once if it is not known.
-    async fn create_one(&self, session: &str, pod: RetrievedPod) -> Result<Response, Problem> {
-        let internal = |error: serde_json::Error| {
-            Problem::new(&ground::INTERNAL, "The pod cannot be written.").because(error.to_string())
-        };
-        let lists = self.lists.load(Ordering::Relaxed);
-        for as_list in [lists, !lists] {
-            let body = if as_list { serde_json::to_vec(&[&pod]) } else { serde_json::to_vec(&pod) };
-            let body = Bytes::from(body.map_err(internal)?);
-            let answer = self.upstream.send(Method::POST, "/create", session, HeaderMap::new(), body).await?;
-            let (status, text) = (answer.status(), answer);
-            if status.is_success() {
-                self.lists.store(as_list, Ordering::Relaxed);
-                return Ok(relay(text).await);
-            }
-            let words = read_words(text).await;
-            // Only a plugin that could not read the body did nothing with it.
-            let unread = words.contains("unmarshal") || words.contains("TB-0501");
-            if as_list != lists || !(unread && status.is_server_error()) {
-                return Ok(explain(status, &words));
-            }
-        }
-        Err(Problem::new(&pods::PLUGIN_ANSWER, "The plugin takes the pod in neither form."))
-    }
-
     /// Listens to a plugin that pushes states, as ours do.
     async fn watch_plugin(self, stop: CancellationToken) {
         loop {
@@ -288,8 +273,8 @@ async fn delete(State(server): State<Server>, request: Request) -> Response {
         Ok(pods) => pods,
         Err(error) => return bad_request(&error),
     };
-    let answer = match server.upstream.send(Method::POST, "/delete", &session, HeaderMap::new(), body).await {
-        Ok(answer) => relay(answer).await,
+    let answer = match server.delete_at(&session, body, &pods).await {
+        Ok(answer) => answer,
         Err(problem) => return refusal(&problem),
     };
     if !answer.status().is_success() {
@@ -339,24 +324,10 @@ async fn status(State(server): State<Server>, request: Request) -> Response {
     let mut states: Vec<Option<PodStatus>> = asked.iter().map(known).collect();
     let stale: Vec<usize> = (0..asked.len()).filter(|&at| states[at].is_none()).collect();
     if !stale.is_empty() {
-        let pods: Vec<&RawValue> = stale.iter().map(|&at| &*raw[at]).collect();
-        let body = Bytes::from(serde_json::to_vec(&pods).unwrap_or_default());
-        let answer =
-            match server.upstream.send(Method::GET, "/status", &session, HeaderMap::new(), body).await {
-                Ok(answer) => answer,
-                Err(problem) => return refusal(&problem),
-            };
-        let code = answer.status();
-        let text = match Limited::new(answer.into_body(), MAX_BODY).collect().await {
-            Ok(text) => text.to_bytes(),
-            Err(error) => return unusable(&error.to_string()),
-        };
-        if !code.is_success() {
-            return explain(code, &clip(&text));
-        }
-        let fresh = match read_items::<PodStatus>(&text, "a list of states") {
-            Ok(fresh) => fresh.items,
-            Err(error) => return unusable(&error.to_string()),
+        let pods: Vec<(&RawValue, &PodRef)> = stale.iter().map(|&at| (&*raw[at], &asked[at])).collect();
+        let fresh = match server.ask(&session, &pods).await {
+            Ok(fresh) => fresh,
+            Err(refused) => return refused,
         };
         for mut state in fresh {
             // Plugins of 2023 name no UID; name and namespace have to do.

@@ -8,6 +8,7 @@ pub mod create;
 pub mod extension;
 mod fold;
 pub mod logs;
+pub mod origin;
 pub mod ping;
 pub mod status;
 
@@ -15,6 +16,7 @@ pub use body::{BadBody, Items, read, read_items};
 pub use create::{CreateReply, PodCreate, RetrievedContainer, RetrievedPod};
 pub use extension::{ContainerUsage, ExecRequest, Frame, PodUpdate, PodUsage};
 pub use logs::{BadLogRequest, LogOptions, LogRequest, is_label};
+pub use origin::Origin;
 pub use ping::{Accelerator, PingReply, Resources, SystemInfo, Taint};
 pub use status::{PodRef, PodStatus};
 

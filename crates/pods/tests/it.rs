@@ -14,6 +14,7 @@ mod it {
     mod foreign;
     mod node;
     mod node_tekton;
+    mod originals;
     mod part;
     mod paths;
     mod pods;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::ground;
 
+use crate::interlink::PluginBody;
 use crate::plan::Policy;
 use crate::slurm::flags::Flavor;
 use crate::wire::Taint;
@@ -33,6 +34,9 @@ pub struct EdgeConfig {
     /// The plugin's port; 4000 for Docker and 4001 for Slurm unless told.
     #[serde(deserialize_with = "text_or_number")]
     pub sidecar_port: String,
+    /// The form in which the API server sends pods to the plugin: `object`, `list` as plugins before 0.5 and
+    /// the original's for Docker want them, or `auto` to find out.
+    pub plugin_body: PluginBody,
     /// Where a plugin listens instead of a port: `unix:///path`.
     pub socket: String,
     /// Where a plugin listens, if not on loopback.
@@ -169,6 +173,7 @@ impl Default for EdgeConfig {
             interlink_port: "3000".into(),
             sidecar_url: "http://127.0.0.1".into(),
             sidecar_port: String::new(),
+            plugin_body: PluginBody::Auto,
             socket: String::new(),
             sidecar_address: String::new(),
             export_pod_data: true,

@@ -49,6 +49,13 @@ impl Cache {
         self.lock().states.get(uid).map(|(_, state)| state.clone())
     }
 
+    /// The last state with its age, for when there is no newer one.
+    pub(super) fn last_aged(&self, uid: &str) -> Option<PodStatus> {
+        let inner = self.lock();
+        let (at, state) = inner.states.get(uid)?;
+        Some(PodStatus { stale_seconds: at.elapsed().as_secs().max(1), ..state.clone() })
+    }
+
     pub(super) fn all(&self) -> Vec<PodStatus> {
         let mut states: Vec<PodStatus> =
             self.lock().states.values().map(|(_, state)| state.clone()).collect();

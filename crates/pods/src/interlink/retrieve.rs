@@ -1,13 +1,25 @@
 //! A pod with the data of each container, as plugins want it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret, Volume};
 
 use crate::wire::{PodCreate, RetrievedContainer, RetrievedPod};
 
-/// Puts together what a plugin gets: for each container the objects that it mounts.
-pub fn retrieve(create: PodCreate, export: bool) -> RetrievedPod {
+/// What containers are given of the objects that come with a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Giving {
+    /// Nothing.
+    Nothing,
+    /// What their volumes name: all that plugins of others know.
+    Mounted,
+    /// Also what their variables and projected volumes name: ours make sure of those themselves.
+    Everything,
+}
+
+/// Puts together what a plugin gets: for each container the objects that it needs.
+pub fn retrieve(create: PodCreate, giving: Giving) -> RetrievedPod {
     let PodCreate { pod, config_maps, secrets, projected, .. } = create;
     let spec = pod.spec.clone().unwrap_or_default();
     let volumes: BTreeMap<&str, &Volume> =
@@ -15,10 +27,11 @@ pub fn retrieve(create: PodCreate, export: bool) -> RetrievedPod {
     let all = spec.init_containers.iter().flatten().chain(&spec.containers);
     let containers = all.map(|container| {
         let named = RetrievedContainer { name: container.name.clone(), ..Default::default() };
-        if !export {
-            return named;
-        }
-        let wanted = Wanted::of(container, &volumes);
+        let wanted = match giving {
+            Giving::Nothing => return named,
+            Giving::Mounted => Wanted::mounted(container, &volumes),
+            Giving::Everything => Wanted::of(container, &volumes),
+        };
         let map = |map: &&ConfigMap| {
             map.metadata.name.as_ref().is_some_and(|name| wanted.config_maps.contains(name))
         };
@@ -34,6 +47,31 @@ pub fn retrieve(create: PodCreate, export: bool) -> RetrievedPod {
         }
     });
     RetrievedPod { containers: containers.collect(), pod, ..Default::default() }
+}
+
+/// Names for each container the folders of its emptyDirs, as API servers of 2023 did and the original's
+/// plugin for Docker still reads them. The plugin makes them.
+pub(super) fn propose_folders(pod: &mut RetrievedPod, root: &Path) {
+    let meta = &pod.pod.metadata;
+    let owner = format!(
+        "{}-{}",
+        meta.namespace.as_deref().unwrap_or_default(),
+        meta.uid.as_deref().unwrap_or_default()
+    );
+    let folder = root.join(owner).join("emptyDirs");
+    let spec = pod.pod.spec.iter();
+    let empty: BTreeSet<&str> = spec
+        .clone()
+        .flat_map(|spec| spec.volumes.iter().flatten())
+        .filter(|volume| volume.empty_dir.is_some())
+        .map(|volume| volume.name.as_str())
+        .collect();
+    let all = spec.flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
+    for (container, data) in all.zip(&mut pod.containers) {
+        let mounts = container.volume_mounts.iter().flatten().map(|mount| mount.name.as_str());
+        let named = mounts.filter(|name| empty.contains(name));
+        data.empty_dirs = named.map(|name| folder.join(name).display().to_string()).collect();
+    }
 }
 
 /// Names of objects.
@@ -59,8 +97,8 @@ impl Wanted {
         wanted
     }
 
-    /// What a container needs, by its mounts and its variables.
-    fn of(container: &Container, volumes: &BTreeMap<&str, &Volume>) -> Self {
+    /// What a container's volumes name.
+    fn mounted(container: &Container, volumes: &BTreeMap<&str, &Volume>) -> Self {
         let mut wanted = Self::default();
         for mount in container.volume_mounts.iter().flatten() {
             let Some(volume) = volumes.get(mount.name.as_str()) else { continue };
@@ -69,6 +107,15 @@ impl Wanted {
             if volume.projected.is_some() || volume.downward_api.is_some() {
                 wanted.projected.insert(volume.name.clone());
             }
+        }
+        wanted
+    }
+
+    /// What a container needs, by its mounts and its variables.
+    fn of(container: &Container, volumes: &BTreeMap<&str, &Volume>) -> Self {
+        let mut wanted = Self::mounted(container, volumes);
+        for mount in container.volume_mounts.iter().flatten() {
+            let Some(volume) = volumes.get(mount.name.as_str()) else { continue };
             for source in volume.projected.iter().flat_map(|projected| projected.sources.iter().flatten()) {
                 wanted.config_maps.extend(source.config_map.as_ref().map(|map| map.name.clone()));
                 wanted.secrets.extend(source.secret.as_ref().map(|secret| secret.name.clone()));

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,8 +22,8 @@ use tarbet_telemetry::{Problem, problem};
 use tokio::net::{TcpStream, UnixStream};
 use tower::Service;
 
-use crate::wire::SESSION_HEADER;
 use crate::wire::extension::{EXTENSIONS, EXTENSIONS_HEADER};
+use crate::wire::{Origin, SESSION_HEADER};
 
 const DIAL: Duration = Duration::from_secs(10);
 /// A scheduler may take its time to accept a job; a delete waits for the pod's grace.
@@ -33,6 +34,7 @@ const PATIENCE: Duration = Duration::from_mins(15);
 pub struct Upstream {
     client: Client<Dial, Full<Bytes>>,
     base: String,
+    origin: Arc<Mutex<Option<Origin>>>,
 }
 
 impl Upstream {
@@ -64,7 +66,29 @@ impl Upstream {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(Duration::from_mins(1))
             .build(dial);
-        Ok(Self { client, base })
+        Ok(Self { client, base, origin: Arc::default() })
+    }
+
+    /// Asks the plugin how it is, and takes note of whose it is.
+    pub async fn ping(&self, session: &str) -> Result<Response<Incoming>, Problem> {
+        let body = Bytes::from_static(b"[]");
+        let answer = self.send(Method::GET, "/status", session, HeaderMap::new(), body).await?;
+        if answer.status().is_success() {
+            let origin = Origin::of(answer.headers());
+            *self.origin.lock().unwrap_or_else(PoisonError::into_inner) = Some(origin);
+        }
+        Ok(answer)
+    }
+
+    /// Whose the plugin is: as its last answer to a ping told, or asked for now. One that does not answer is
+    /// taken for another's, which is given nothing it does not know.
+    pub async fn origin(&self) -> Origin {
+        let noted = || *self.origin.lock().unwrap_or_else(PoisonError::into_inner);
+        if noted().is_none() {
+            // What it answers is noted; that it does not answer is heard with the call that comes next.
+            let _ = tokio::time::timeout(DIAL, self.ping("Origin")).await;
+        }
+        noted().unwrap_or(Origin::Other)
     }
 
     /// Sends a call and waits for the head of the answer.

@@ -38,6 +38,10 @@ pub struct Record {
     /// Since when the other side has said nothing of it although it was asked. Not by the clock on the wall,
     /// which may jump: a pod that is silent for a moment would be lost.
     pub unheard: Option<Instant>,
+    /// Since when a peer of other origin, asked for this pod, says nothing of it.
+    pub missed: Option<Instant>,
+    /// How often such a peer could not remove it.
+    pub removals: u32,
     /// The other side's own id.
     pub jid: String,
     /// Why it has not been sent.
@@ -57,6 +61,8 @@ impl Record {
             memory: Memory::default(),
             told: None,
             unheard: None,
+            missed: None,
+            removals: 0,
             jid: String::new(),
             waiting: None,
             end: None,

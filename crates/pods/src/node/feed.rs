@@ -1,5 +1,7 @@
 //! States from the other side: pushed where it can, asked for where it cannot.
 
+mod others;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,6 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::keeper::Node;
+use others::Others;
 
 /// interLink's own rhythm.
 const POLL: Duration = Duration::from_secs(5);
@@ -25,6 +28,7 @@ pub(super) struct Feed {
 impl Feed {
     /// Asks for states until `stop`, all in one call.
     pub(super) async fn poll(self: Arc<Self>, node: Arc<Node>, stop: CancellationToken) {
+        let mut others = Others::default();
         loop {
             let pause = if self.watching.load(Ordering::Relaxed) { WATCHED } else { POLL };
             tokio::select! {
@@ -40,6 +44,14 @@ impl Feed {
             }
             let asked = node.book.asked();
             if asked.is_empty() {
+                continue;
+            }
+            let origin = node.peer().ping.origin;
+            if !origin.is_ours() {
+                let heard = others.ask(&node, &asked).await;
+                for key in node.book.tell(heard.told, &heard.answered, Instant::now()) {
+                    node.queue.add(key);
+                }
                 continue;
             }
             match node.interlink.status(&asked).await {

@@ -90,6 +90,9 @@ impl Gather {
             contents.tokens.insert((need.volume.clone(), need.path.clone()), token.text);
         }
         for (claim, folder) in needs.claims.iter().zip(claims) {
+            if folder.is_none() && !ways.origin.is_ours() {
+                tracing::warn!(%namespace, claim, "A claim has no folder; it is left to the plugin as it is.");
+            }
             contents.claims.extend(folder.map(|folder| (claim.clone(), folder)));
         }
         let create = resolve::assemble(pod, &contents, ways)?;

@@ -15,10 +15,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::error::NodeError;
-use super::interlink::Ping;
+use super::interlink::{InterlinkError, Ping};
 use super::keeper::{Node, Peer};
 use super::object::{self, Link, OUR_TAINTS, PING_RESPONSE};
 use super::setkube;
+use crate::wire::Origin;
 
 /// interLink's own rhythm.
 const PING: Duration = Duration::from_secs(10);
@@ -78,7 +79,7 @@ impl Heart {
     async fn ping(&mut self) -> Result<(), NodeError> {
         match self.node.interlink.ping().await {
             Ok(ping) => {
-                if !self.greeted && !self.greet().await? {
+                if !self.greeted && !self.greet(ping.origin).await? {
                     return Ok(());
                 }
                 self.up(ping);
@@ -89,7 +90,7 @@ impl Heart {
     }
 
     /// Gives the other side its kubeconfig, where one is set; a peer that knows no such call is newer.
-    async fn greet(&mut self) -> Result<bool, NodeError> {
+    async fn greet(&mut self, origin: Origin) -> Result<bool, NodeError> {
         match setkube::kubeconfig(&self.node.config, &self.node.client).await {
             Ok(None) => {}
             Ok(Some(kubeconfig)) => match self.node.interlink.set_kubeconfig(kubeconfig).await {
@@ -97,6 +98,15 @@ impl Heart {
                 Err(error) if error.retry() => {
                     self.down(error.to_string());
                     return Ok(false);
+                }
+                // Only those of 2023 cannot do without; newer ones may let nobody give them any.
+                Err(InterlinkError::Answer { status, .. })
+                    if origin != Origin::Seed && matches!(status.as_u16(), 401 | 403) =>
+                {
+                    tracing::warn!(
+                        status = status.as_u16(),
+                        "interLink lets this node give it no service account; it is newer and needs none."
+                    );
                 }
                 Err(error) => return Err(NodeError::ServiceAccount(error)),
             },
@@ -115,9 +125,12 @@ impl Heart {
         self.health.ready();
         let was = std::mem::replace(&mut self.link, Link::Up(ping.body.clone()));
         let before = self.node.peer.send_replace(Peer { up: true, ping: ping.clone() });
-        if !matches!(was, Link::Up(_)) || before.ping.extensions != ping.extensions {
+        if !matches!(was, Link::Up(_))
+            || before.ping.extensions != ping.extensions
+            || before.ping.origin != ping.origin
+        {
             let endpoint = self.node.interlink.endpoint().base();
-            tracing::info!(endpoint, ours = ping.extensions.any(), seed = ping.seed, "interLink answers.");
+            tracing::info!(endpoint, origin = ?ping.origin, "interLink answers.");
             self.wake_all();
         }
     }

@@ -140,11 +140,6 @@ impl Extensions {
             usage: has("usage"),
         }
     }
-
-    /// Whether the other side is one of ours.
-    pub fn any(self) -> bool {
-        self.update || self.exec || self.watch || self.list
-    }
 }
 
 /// Calls interLink. Cheap to clone.

@@ -1,6 +1,8 @@
 //! Keeps each pod as it should be: one look at a time, from the present state.
 
 mod act;
+mod inquire;
+mod remove;
 mod write;
 
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use super::book::{Book, Entry, Key};
 use super::config::NodeConfig;
 use super::gather::Gather;
 use super::interlink::{Interlink, Ping};
-use super::metrics::{NodeMetrics, count};
+use super::metrics::NodeMetrics;
 use super::packed::PackedPod;
 use super::plan::{self, Circumstances, Remote};
 
@@ -168,24 +170,6 @@ impl Node {
     fn forget(&self, uid: &str) {
         self.book.forget(uid);
         self.gather.forget(uid);
-    }
-
-    /// Has the other side remove a pod. True once it is gone there.
-    async fn removed(&self, entry: &Entry, grace: Duration, peer: &Peer) -> bool {
-        let answer = self.interlink.delete(&entry.pod, grace, &peer.ping).await;
-        count(&self.metrics.deletes, answer.is_ok());
-        let Err(error) = answer else { return true };
-        let (namespace, pod) = entry.key();
-        tracing::warn!(%namespace, %pod, error = %error, "A pod could not be removed yet.");
-        if error.retry() || peer.ping.extensions.any() {
-            return false;
-        }
-        // Some fail to remove what they do not have: then it is removed already.
-        let asked = [crate::wire::PodRef::from(&*entry.pod)];
-        match self.interlink.status(&asked).await {
-            Ok(told) => !told.iter().any(act::says_something),
-            Err(_) => false,
-        }
     }
 }
 

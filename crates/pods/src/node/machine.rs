@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::wire;
+use crate::wire::{self, Origin};
 
 /// What is known of a pod.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -38,6 +38,8 @@ pub enum Report<'a> {
 
 /// The code of a process that was killed.
 pub const KILLED: i32 = 137;
+/// interLink's annotation for the address of a pod.
+pub const POD_IP: &str = "interlink.eu/pod-ip";
 /// The condition that tells that states are old.
 pub const STALE: &str = "StateStale";
 
@@ -52,7 +54,7 @@ pub fn phase_of(pod: &Pod) -> &str {
 }
 
 /// The status of a pod as it should be now.
-pub fn status(pod: &Pod, report: Report<'_>, host_ip: &str, now: Timestamp) -> PodStatus {
+pub fn status(pod: &Pod, report: Report<'_>, origin: Origin, host_ip: &str, now: Timestamp) -> PodStatus {
     let empty = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&empty);
     let mut status = pod.status.clone().unwrap_or_default();
@@ -90,7 +92,8 @@ pub fn status(pod: &Pod, report: Report<'_>, host_ip: &str, now: Timestamp) -> P
             view.status(report, now, unsaid)
         })
         .collect();
-    let phase = phase(spec, init_specs, &init, &main, report);
+    let once = !origin.is_ours() && matches!(report, Report::Told(_));
+    let phase = phase(spec, init_specs, &init, &main, report, once);
     (status.reason, status.message) = match report {
         Report::Ended { reason, message, .. } => (text(reason), text(message)),
         _ => (None, None),
@@ -111,7 +114,7 @@ fn addresses(status: &mut PodStatus, pod: &Pod, host_ip: &str) {
         status.host_ip = Some(host_ip.to_owned());
         status.host_ips = Some(vec![HostIP { ip: host_ip.to_owned() }]);
     }
-    let noted = pod.metadata.annotations.as_ref().and_then(|notes| notes.get("interlink.eu/pod-ip"));
+    let noted = pod.metadata.annotations.as_ref().and_then(|notes| notes.get(POD_IP));
     if let Some(ip) = noted.filter(|ip| ip.parse::<std::net::IpAddr>().is_ok()) {
         status.pod_ip = Some(ip.clone());
         status.pod_ips = Some(vec![PodIP { ip: ip.clone() }]);
@@ -327,8 +330,10 @@ fn phase(
     init: &[ContainerStatus],
     main: &[ContainerStatus],
     report: Report<'_>,
+    once: bool,
 ) -> String {
-    let policy = spec.restart_policy.as_deref().unwrap_or("Always");
+    // Only ours run a container again; with others what has ended has ended, whatever the pod asks for.
+    let policy = if once { "Never" } else { spec.restart_policy.as_deref().unwrap_or("Always") };
     let all_ended = main.iter().all(|status| terminated(status).is_some());
     let all_well = main.iter().all(|status| terminated(status).is_some_and(|end| end.exit_code == 0));
     let phase = if let Report::Ended { .. } = report {
@@ -336,6 +341,9 @@ fn phase(
     } else if let Some((container, status)) =
         init_specs.iter().zip(init).find(|(container, status)| !passed(container, status))
     {
+        if once && main.iter().any(running) {
+            return "Running".to_owned();
+        }
         let failed = terminated(status).is_some() && container.restart_policy.as_deref() != Some("Always");
         if failed && policy == "Never" { "Failed" } else { "Pending" }
     } else if main.iter().any(|status| !started(status) && last_end(status).is_none()) {

@@ -11,10 +11,12 @@ use k8s_openapi::api::core::v1::{
     ConfigMap, Container, DownwardAPIProjection, EnvVar, EnvVarSource, HostPathVolumeSource, KeyToPath, Pod,
     ProjectedVolumeSource, Secret, Volume, VolumeProjection,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::machine::POD_IP;
 use crate::plan::expand::expand;
 use crate::plan::{field_value, resource_value};
-use crate::wire::{PodCreate, RetrievedContainer, RetrievedPod};
+use crate::wire::{Origin, PodCreate, RetrievedContainer, RetrievedPod};
 
 /// Objects that a pod mentions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,8 +62,11 @@ pub struct Contents {
 pub struct Ways<'a> {
     /// Leaves projected and downward volumes out.
     pub no_projected: bool,
-    /// The other side does not replace `$(NAME)` in commands itself.
-    pub expand: bool,
+    /// For whom: others than ours do not replace `$(NAME)` in commands themselves, know nothing of claims, and want an
+    /// object for every volume of one.
+    pub origin: Origin,
+    /// The address of the node, for pods that name it.
+    pub host_ip: &'a str,
     /// Address and port of the API for the pod's variables.
     pub api: Option<(&'a str, &'a str)>,
     /// In place of the content of `kube-root-ca.crt`.
@@ -117,6 +122,7 @@ pub fn needs(pod: &Pod, no_projected: bool) -> Needs {
 
 /// The pod as it travels.
 pub fn assemble(pod: &Pod, contents: &Contents, ways: Ways<'_>) -> Result<PodCreate, Unresolved> {
+    let pod = &addressed(pod, ways.host_ip);
     let mut create =
         PodCreate { pod: pod.clone(), job_script_url: ways.job_script_url.to_owned(), ..Default::default() };
     create.pod.metadata.managed_fields = None;
@@ -144,6 +150,24 @@ fn missing(what: impl Into<String>, variable: bool) -> Unresolved {
     Unresolved { what: what.into(), variable }
 }
 
+/// The metadata of an object that may be missing, and is.
+fn nothing(name: &str, pod: &Pod) -> ObjectMeta {
+    let namespace = pod.metadata.namespace.clone();
+    ObjectMeta { name: Some(name.to_owned()), namespace, ..Default::default() }
+}
+
+/// The pod with addresses, which its variables and files may name: those it has, or as the original gives
+/// them before a pod runs anywhere.
+fn addressed(pod: &Pod, host_ip: &str) -> Pod {
+    let mut pod = pod.clone();
+    let noted = pod.metadata.annotations.as_ref().and_then(|notes| notes.get(POD_IP)).cloned();
+    let status = pod.status.get_or_insert_default();
+    let pod_ip = status.pod_ip.get_or_insert_with(|| noted.unwrap_or_else(|| "127.0.0.1".into())).clone();
+    let host = if host_ip.is_empty() { pod_ip } else { host_ip.to_owned() };
+    status.host_ip.get_or_insert(host);
+    pod
+}
+
 fn carry(
     volume: &mut Volume,
     pod: &Pod,
@@ -157,7 +181,10 @@ fn carry(
         match contents.config_maps.get(&source.name) {
             Some(map) if config_maps.iter().any(|known| known.metadata.name == map.metadata.name) => {}
             Some(map) => config_maps.push(map.clone()),
-            None if source.optional == Some(true) => {}
+            None if source.optional == Some(true) && ways.origin.is_ours() => {}
+            None if source.optional == Some(true) => {
+                config_maps.push(ConfigMap { metadata: nothing(&source.name, pod), ..Default::default() });
+            }
             None => return Err(missing(format!("the ConfigMap `{}`", source.name), false)),
         }
     } else if let Some(source) = &volume.secret {
@@ -165,15 +192,26 @@ fn carry(
         match contents.secrets.get(&name) {
             Some(secret) if secrets.iter().any(|known| known.metadata.name == secret.metadata.name) => {}
             Some(secret) => secrets.push(secret.clone()),
-            None if source.optional == Some(true) => {}
+            None if source.optional == Some(true) && ways.origin.is_ours() => {}
+            None if source.optional == Some(true) => {
+                secrets.push(Secret { metadata: nothing(&name, pod), ..Default::default() });
+            }
             None => return Err(missing(format!("the Secret `{name}`"), false)),
         }
     } else if let Some(claim) = volume.persistent_volume_claim.clone() {
-        let Some(folder) = contents.claims.get(&claim.claim_name) else {
-            return Err(missing(format!("a folder behind the claim `{}`", claim.claim_name), false));
-        };
-        volume.persistent_volume_claim = None;
-        volume.host_path = Some(HostPathVolumeSource { path: folder.clone(), type_: None });
+        match contents.claims.get(&claim.claim_name) {
+            Some(folder) => {
+                volume.persistent_volume_claim = None;
+                // The original's plugin for Slurm ends on a folder of no type.
+                let type_ = Some("DirectoryOrCreate".to_owned());
+                volume.host_path = Some(HostPathVolumeSource { path: folder.clone(), type_ });
+            }
+            // What the original does not know it leaves to the plugin.
+            None if !ways.origin.is_ours() => {}
+            None => {
+                return Err(missing(format!("a folder behind the claim `{}`", claim.claim_name), false));
+            }
+        }
     } else if ways.no_projected {
     } else if let Some(downward) = volume.downward_api.take() {
         // One form for both: everybody knows projected volumes.
@@ -349,7 +387,7 @@ fn fill(container: &mut Container, pod: &Pod, contents: &Contents, ways: Ways<'_
         let value = expand(&pattern, |name| lookup(&variables, name));
         set(&mut variables, variable.name, value);
     }
-    if ways.expand {
+    if !ways.origin.is_ours() {
         for words in [&mut container.command, &mut container.args].into_iter().flatten() {
             for word in words {
                 *word = expand(word, |name| lookup(&variables, name));

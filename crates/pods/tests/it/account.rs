@@ -81,11 +81,21 @@ async fn an_endpoint_that_refuses_the_account_ends_the_node_with_a_reason() -> R
 
 #[tokio::test]
 async fn an_endpoint_that_knows_no_accounts_is_a_newer_one() -> Result<()> {
-    let (supervisor, asked) = node("newer-endpoint", StatusCode::NOT_FOUND).await?;
+    goes_on("newer-endpoint", StatusCode::NOT_FOUND).await
+}
+
+/// As our own API server answers when it was given no tokens to know callers by.
+#[tokio::test]
+async fn a_newer_endpoint_that_takes_accounts_from_nobody_needs_none() -> Result<()> {
+    goes_on("closed-endpoint", StatusCode::UNAUTHORIZED).await
+}
+
+async fn goes_on(name: &str, code: StatusCode) -> Result<()> {
+    let (supervisor, asked) = node(name, code).await?;
     let going = tokio::spawn(run(supervisor.clone()));
     let kubectl = shared_pair().await?.public.kubectl();
     eventually(PATIENCE, "the node to be ready", || async {
-        let node = kubectl.json(&["get", "node", "newer-endpoint"]).await?;
+        let node = kubectl.json(&["get", "node", name]).await?;
         let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let ready = conditions.iter().find(|condition| condition["type"] == "Ready");
         ensure!(ready.is_some_and(|ready| ready["status"] == "True"), "{conditions:?}");

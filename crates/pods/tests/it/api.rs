@@ -385,11 +385,14 @@ async fn plugins_that_want_lists_get_lists_and_questions_are_shared() {
         match serde_json::from_slice::<Vec<Value>>(&body) {
             Ok(pods) => {
                 let uid = pods[0]["pod"]["metadata"]["uid"].as_str().unwrap().to_owned();
+                let folder = pods[0]["container"][0]["emptyDirs"][0].as_str().unwrap_or_default();
+                let wanted = format!("api/default-{uid}/emptyDirs/scratch");
+                assert!(folder.ends_with(&wanted), "a folder for each emptyDir: {folder}");
                 (StatusCode::OK, json!({"PodUID": uid, "PodJID": "x_dind"}).to_string())
             }
             Err(_) => (
                 StatusCode::INTERNAL_SERVER_ERROR,
-                "json: cannot unmarshal object into Go value of type []RetrievedPodData".into(),
+                "Some errors occurred while creating container. Check Docker Sidecar's logs".into(),
             ),
         }
     };
@@ -413,7 +416,10 @@ async fn plugins_that_want_lists_get_lists_and_questions_are_shared() {
             .await;
     let world = World::new(|config, _| config.sidecar_url = plugin).await;
     for _ in 0..2 {
-        let (code, text) = world.call("POST", "/create", create(&pod("true")).to_string()).await;
+        let mut pod = pod("true");
+        pod["spec"]["volumes"] = json!([{"name": "scratch", "emptyDir": {}}]);
+        pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "scratch", "mountPath": "/scratch"}]);
+        let (code, text) = world.call("POST", "/create", create(&pod).to_string()).await;
         assert_eq!(code, StatusCode::OK, "{text}");
         assert!(text.contains("x_dind"));
     }

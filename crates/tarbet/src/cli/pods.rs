@@ -10,9 +10,9 @@ use futures::StreamExt;
 use serde_json::{Value, json};
 use tarbet_cluster::Connect;
 use tarbet_identity::tls::{CaSource, ClientTls};
-use tarbet_pods::interlink::retrieve;
+use tarbet_pods::interlink::{Giving, retrieve};
 use tarbet_pods::node::interlink::{Endpoint, Interlink};
-use tarbet_pods::wire::{ExecRequest, Frame, LogRequest, PodCreate, PodRef, PodStatus};
+use tarbet_pods::wire::{ExecRequest, Frame, LogRequest, PodCreate, PodStatus};
 use tarbet_telemetry::codes::{ground, pods};
 use tarbet_telemetry::{Coded, Problem};
 use tokio::io::AsyncReadExt;
@@ -265,17 +265,17 @@ async fn start(interlink: &Interlink, args: RunArgs, format: Format) -> Result<(
     })?;
     let create = PodCreate { pod, ..Default::default() };
     let peer = interlink.ping().await.map_err(told)?;
-    interlink.create(&create, &retrieve(create.clone(), true).containers, &peer).await.map_err(told)?;
+    let containers = retrieve(create.clone(), Giving::Everything).containers;
+    interlink.create(&create, &containers, &peer).await.map_err(told)?;
     if args.detach {
         return format.record("Started", &[("uid", &uid), ("name", &name)]);
     }
-    let reference = PodRef::from(&create.pod);
-    wait(interlink, &reference, true).await?;
+    wait(interlink, &create.pod, true).await?;
     let status = PodStatus { name, uid, namespace: NAMESPACE.into(), ..Default::default() };
     let mut request = log_request(&status, "main");
     request.options.follow = true;
     print_log(interlink, &request).await?;
-    let end = wait(interlink, &reference, false).await?;
+    let end = wait(interlink, &create.pod, false).await?;
     if !args.keep {
         delete(interlink, &status).await?;
     }
@@ -286,7 +286,7 @@ async fn start(interlink: &Interlink, args: RunArgs, format: Format) -> Result<(
 }
 
 /// Waits until the pod has begun, or ended; gives its exit code in the end.
-async fn wait(interlink: &Interlink, pod: &PodRef, begun: bool) -> Result<i32, Problem> {
+async fn wait(interlink: &Interlink, pod: &impl serde::Serialize, begun: bool) -> Result<i32, Problem> {
     let mut said = String::new();
     loop {
         let states = interlink.status(std::slice::from_ref(pod)).await.map_err(told)?;

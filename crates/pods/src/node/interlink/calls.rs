@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use super::{Extensions, Interlink, InterlinkError, refusal};
 use crate::wire::extension::{EXEC, EXEC_UPGRADE, LIST, UPDATE, USAGE, WATCH};
 use crate::wire::{
-    CreateReply, ExecRequest, Frame, LogRequest, PingReply, PodCreate, PodRef, PodStatus, PodUpdate,
+    CreateReply, ExecRequest, Frame, LogRequest, Origin, PingReply, PodCreate, PodStatus, PodUpdate,
     PodUsage, RetrievedContainer,
 };
 
@@ -42,8 +42,8 @@ pub struct Ping {
     pub reply: Option<PingReply>,
     /// What the other side offers beyond interLink.
     pub extensions: Extensions,
-    /// Whether it only knows the calls of 2023.
-    pub seed: bool,
+    /// Whose it is.
+    pub origin: Origin,
 }
 
 /// A pod with its contents in the words of both an API server and a plugin.
@@ -57,16 +57,17 @@ struct Both<'a> {
 impl Interlink {
     /// Asks whether it is there.
     pub async fn ping(&self) -> Result<Ping, InterlinkError> {
-        let mut seed = false;
+        let mut known = None;
         let mut answer = self.call(Method::POST, "/pinglink", "PingInterLink", None, PING).await;
         if let Err(InterlinkError::Answer { status: StatusCode::NOT_FOUND, .. }) = answer {
             answer = self.call(Method::POST, "/ping", "PingInterLink", None, PING).await;
-            seed = true;
+            known = Some(Origin::Seed);
         }
         let (headers, body) = answer?;
         let reply = crate::wire::read(&body, "an answer to a ping").ok();
         let body = String::from_utf8_lossy(&body).trim().to_owned();
-        Ok(Ping { body, reply, extensions: Extensions::of(&headers), seed })
+        let origin = known.unwrap_or_else(|| Origin::of(&headers));
+        Ok(Ping { body, reply, extensions: Extensions::of(&headers), origin })
     }
 
     /// Gives endpoints of 2023 the kubeconfig they read the cluster with. False: it knows no such
@@ -87,17 +88,22 @@ impl Interlink {
         peer: &Ping,
     ) -> Result<CreateReply, InterlinkError> {
         let path = "/create";
-        let body = match (peer.seed, peer.extensions.any()) {
-            (true, _) => json(path, &[&create.pod])?,
-            (false, true) => json(path, &Both { create, container: containers })?,
-            (false, false) => json(path, create)?,
+        let body = match peer.origin {
+            Origin::Seed => json(path, &[&create.pod])?,
+            Origin::Ours => json(path, &Both { create, container: containers })?,
+            Origin::Other => json(path, create)?,
         };
         let (_, answer) = self.call(Method::POST, path, "CreatePod", Some(body), CREATE).await?;
-        // Endpoints of 2023 answer with a sentence.
+        // Endpoints before 0.3 answer with a sentence. No word at all is how the original fails to make one.
+        let sentence = match peer.origin {
+            Origin::Seed => true,
+            Origin::Other => !answer.trim_ascii().is_empty(),
+            Origin::Ours => false,
+        };
         let reply = crate::wire::read::<CreateReply>(&answer, "an answer to a create");
         match reply {
             Ok(reply) => Ok(reply),
-            Err(_) if peer.seed => Ok(CreateReply::default()),
+            Err(_) if sentence => Ok(CreateReply::default()),
             Err(error) => Err(InterlinkError::Unreadable { path, reason: error.to_string() }),
         }
     }
@@ -105,12 +111,13 @@ impl Interlink {
     /// Ends a pod and removes it; returns when it is gone.
     pub async fn delete(&self, pod: &Pod, grace: Duration, peer: &Ping) -> Result<(), InterlinkError> {
         let path = "/delete";
-        let body = if peer.seed { json(path, &[pod])? } else { json(path, pod)? };
+        let body = if peer.origin == Origin::Seed { json(path, &[pod])? } else { json(path, pod)? };
         self.call(Method::DELETE, path, "DeletePod", Some(body), grace + DELETE_MARGIN).await.map(drop)
     }
 
-    /// How these pods are; those the other side does not know are missing in the answer.
-    pub async fn status(&self, pods: &[PodRef]) -> Result<Vec<PodStatus>, InterlinkError> {
+    /// How these pods are; those the other side does not know are missing in the answer. Ours need a
+    /// [`PodRef`](crate::wire::PodRef) of each, others may read any field of the whole pod.
+    pub async fn status<P: Serialize>(&self, pods: &[P]) -> Result<Vec<PodStatus>, InterlinkError> {
         let path = "/status";
         let (_, answer) = self.call(Method::GET, path, "GetStatus", Some(json(path, pods)?), STATUS).await?;
         match crate::wire::read_items(&answer, "a list of states") {
@@ -123,7 +130,7 @@ impl Interlink {
     pub async fn list(&self) -> Result<Vec<PodStatus>, InterlinkError> {
         let answer = match self.call(Method::GET, LIST, "List", None, STATUS).await {
             Err(InterlinkError::Answer { status: StatusCode::NOT_FOUND, .. }) => {
-                return self.status(&[]).await;
+                return self.status::<Pod>(&[]).await;
             }
             answer => answer?.1,
         };

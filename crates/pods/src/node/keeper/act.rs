@@ -8,6 +8,7 @@ use kube::api::{DeleteParams, Preconditions};
 use tarbet_cluster::{Class, Outcome, Severity, class, describe};
 use tokio::time::Instant;
 
+use super::inquire::Inquiry;
 use super::{After, LOST, Node, Peer, grace};
 use crate::node::book::Entry;
 use crate::node::gather::{GatherError, Gathered};
@@ -17,21 +18,11 @@ use crate::node::metrics::count;
 use crate::node::packed::PackedStatus;
 use crate::node::plan::{self, Remote, Step};
 use crate::node::resolve::Ways;
-use crate::wire::{PodRef, PodStatus};
 
 /// How soon a pod is tried again that waits for an object of the cluster.
 const MISSING: Duration = Duration::from_secs(2);
 /// How soon contents are read again that could not be read.
 const LATER: SignedDuration = SignedDuration::from_secs(30);
-
-/// Whether a state says anything about any container.
-pub(super) fn says_something(told: &PodStatus) -> bool {
-    told.containers.iter().chain(&told.init_containers).any(|container| {
-        container.state.as_ref().is_some_and(|state| {
-            state.running.is_some() || state.terminated.is_some() || state.waiting.is_some()
-        })
-    })
-}
 
 impl Node {
     pub(super) async fn act(&self, step: Step, entry: &Entry) -> After {
@@ -84,11 +75,11 @@ impl Node {
 
     /// Asks for a pod that may have been sent before.
     async fn ask(&self, entry: &Entry) -> After {
-        let asked = [PodRef::from(&*entry.pod)];
         let confirmed = plan::confirmed(&entry.pod);
-        let told = match self.interlink.status(&asked).await {
-            Ok(told) => told.into_iter().next(),
-            Err(InterlinkError::Answer { status, .. }) if status.as_u16() == 404 => None,
+        let told = match self.inquire(entry, self.peer().ping.origin).await {
+            Ok(Inquiry::Known(told)) => Some(told),
+            Ok(Inquiry::Unsure(wait)) if !confirmed => return After::Rest(Outcome::Again(wait)),
+            Ok(Inquiry::Absent | Inquiry::Unsure(_)) => None,
             Err(error) => {
                 let (namespace, pod) = entry.key();
                 tracing::debug!(%namespace, %pod, error = %error, "Cannot ask for a pod yet.");
@@ -96,7 +87,7 @@ impl Node {
             }
         };
         let now = Instant::now();
-        let known = told.as_ref().is_some_and(says_something);
+        let known = told.is_some();
         self.book.change(entry.uid(), |record| {
             record.memory.remote = if known || confirmed { Remote::Present } else { Remote::Absent };
             record.jid = told.as_ref().map(|told| told.jid.clone()).unwrap_or_default();
@@ -117,14 +108,14 @@ impl Node {
 
     async fn gathered(&self, entry: &Entry, peer: &Peer) -> Result<Gathered, GatherError> {
         let config = &self.config;
-        let ours = peer.ping.extensions.any();
         let api = (!config.kubernetes_api_addr.is_empty() && !config.kubernetes_api_port.is_empty())
             .then_some((config.kubernetes_api_addr.as_str(), config.kubernetes_api_port.as_str()));
         let authority =
             (!config.kubernetes_api_ca_crt.is_empty()).then_some(config.kubernetes_api_ca_crt.as_str());
         let ways = Ways {
             no_projected: config.disable_projected_volumes,
-            expand: !ours,
+            origin: peer.ping.origin,
+            host_ip: &config.pod_ip,
             api,
             authority,
             job_script_url: &config.job_script_builder_url,
@@ -132,7 +123,7 @@ impl Node {
         self.gather.collect(&entry.pod, ways, !peer.ping.extensions.update, Timestamp::now()).await
     }
 
-    async fn tell_event(&self, entry: &Entry, reason: &str, note: &str) {
+    pub(super) async fn tell_event(&self, entry: &Entry, reason: &str, note: &str) {
         let about = entry.pod.object_ref(&());
         self.events.tell(&about, Severity::Warning, "Run", reason, note).await;
     }

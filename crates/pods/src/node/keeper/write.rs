@@ -19,9 +19,11 @@ impl Node {
     pub(super) async fn write(&self, uid: &str, notes: &[(&str, String)]) -> bool {
         let Some(entry) = self.book.get(uid) else { return true };
         let told = entry.record.told.as_ref().map(PackedStatus::open);
+        let origin = self.peer.borrow().ping.origin;
         let status = machine::status(
             &entry.pod,
             report(&entry.record, told.as_ref()),
+            origin,
             &self.config.pod_ip,
             Timestamp::now(),
         );

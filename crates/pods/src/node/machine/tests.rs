@@ -44,7 +44,7 @@ fn ended(code: i32) -> ContainerState {
 }
 
 fn run(pod: &mut Pod, report: Report<'_>, now: i64) -> PodStatus {
-    let status = status(pod, report, "10.0.0.1", at(now));
+    let status = status(pod, report, Origin::Ours, "10.0.0.1", at(now));
     pod.status = Some(status.clone());
     status
 }
@@ -110,6 +110,33 @@ fn restart_policies_decide_what_an_end_means() {
         let report = wire::PodStatus { containers: vec![told("m0", ended(code), 0)], ..Default::default() };
         assert_eq!(run(&mut pod, Report::Told(&report), 1).phase.as_deref(), Some(phase), "{policy} {code}");
     }
+}
+
+#[test]
+fn with_others_what_has_ended_has_ended_whatever_the_policy() {
+    let phase = |pod: &Pod, init: Vec<ContainerStatus>, main: Vec<ContainerStatus>| {
+        let told = wire::PodStatus { init_containers: init, containers: main, ..Default::default() };
+        status(pod, Report::Told(&told), Origin::Other, "10.0.0.1", at(1)).phase.unwrap()
+    };
+    for policy in ["Never", "OnFailure", "Always"] {
+        let two = pod(0, 2, policy);
+        let ends = |first, second| vec![told("m0", ended(first), 0), told("m1", ended(second), 0)];
+        assert_eq!(phase(&two, vec![], ends(0, 0)), "Succeeded", "{policy}");
+        assert_eq!(phase(&two, vec![], ends(0, 7)), "Failed", "{policy}");
+        let half = vec![told("m0", ended(7), 0), told("m1", running_state(None), 0)];
+        assert_eq!(phase(&two, vec![], half), "Running", "{policy}");
+        let first = pod(1, 1, policy);
+        assert_eq!(phase(&first, vec![told("i0", ended(3), 0)], vec![]), "Failed", "{policy}");
+        let on = vec![told("m0", running_state(None), 0)];
+        assert_eq!(phase(&first, vec![told("i0", ended(3), 0)], on), "Running", "{policy}");
+    }
+    // Nothing was told since this process began: a pod between two runs is not at its end.
+    let mut between = pod(0, 1, "Always");
+    let report = wire::PodStatus { containers: vec![told("m0", ended(1), 0)], ..Default::default() };
+    run(&mut between, Report::Told(&report), 1);
+    let waiting = Report::Waiting { reason: "ContainerCreating", message: "" };
+    let now = status(&between, waiting, Origin::Other, "10.0.0.1", at(2));
+    assert_eq!(now.phase.as_deref(), Some("Running"));
 }
 
 #[test]
@@ -222,7 +249,7 @@ proptest! {
             let now = i64::try_from(n).unwrap() + 1;
             let new = run(&mut pod, Report::Told(report), now);
             // The same news twice is no news.
-            prop_assert_eq!(&status(&pod, Report::Told(report), "10.0.0.1", at(now + 1)), &new);
+            prop_assert_eq!(&status(&pod, Report::Told(report), Origin::Ours, "10.0.0.1", at(now + 1)), &new);
             let phase = new.phase.clone().unwrap();
             prop_assert!(["Pending", "Running", "Succeeded", "Failed"].contains(&phase.as_str()));
             if last.phase.as_deref().is_some_and(is_final) {

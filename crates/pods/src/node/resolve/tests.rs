@@ -29,8 +29,8 @@ fn contents(map: &[(&str, &str)], secret: &[(&str, &[u8])]) -> Contents {
     contents
 }
 
-fn ways(expand: bool) -> Ways<'static> {
-    Ways { no_projected: false, expand, api: None, authority: None, job_script_url: "" }
+fn ways(origin: Origin) -> Ways<'static> {
+    Ways { no_projected: false, origin, host_ip: "", api: None, authority: None, job_script_url: "" }
 }
 
 fn env(create: &PodCreate) -> Vec<(String, String)> {
@@ -59,7 +59,7 @@ fn variables_come_from_everywhere_and_become_plain() {
             && wanted.secrets.contains("sec")
             && wanted.secrets.contains("none")
     );
-    let foreign = assemble(&pod, &contents, ways(true)).unwrap();
+    let foreign = assemble(&pod, &contents, ways(Origin::Other)).unwrap();
     let text = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     };
@@ -71,7 +71,7 @@ fn variables_come_from_everywhere_and_become_plain() {
         "a$(X)$$b/v/$(NO)"
     );
     // Our own plugin replaces by itself and comes to the same.
-    let ours = assemble(&pod, &contents, ways(false)).unwrap();
+    let ours = assemble(&pod, &contents, ways(Origin::Ours)).unwrap();
     let plan = plan(&retrieved(&ours), &Policy::default()).unwrap();
     assert_eq!(plan.containers[0].env, real);
     assert_eq!(plan.containers[0].command.as_ref().unwrap()[1], "a$(X)$$b/v/$(NO)");
@@ -102,10 +102,10 @@ fn volumes_become_files() {
         wanted.tokens,
         [TokenNeed { volume: "all".into(), path: "token".into(), audience: None, seconds: 3607 }]
     );
-    let without = assemble(&pod, &contents, ways(false)).unwrap_err();
+    let without = assemble(&pod, &contents, ways(Origin::Ours)).unwrap_err();
     assert!(without.what.contains("token") && !without.variable);
     contents.tokens.insert(("all".into(), "token".into()), "t0ken".into());
-    let create = assemble(&pod, &contents, ways(false)).unwrap();
+    let create = assemble(&pod, &contents, ways(Origin::Ours)).unwrap();
     let plan = plan(&retrieved(&create), &Policy::default()).unwrap();
     let files = |name: &str| -> Vec<(String, Vec<u8>)> {
         let volume = plan.volumes.iter().find(|volume| volume.name == name).unwrap();
@@ -127,7 +127,7 @@ fn what_is_missing_is_named_and_where() {
     let volume = pod(
         json!({"containers": [{"name": "c"}], "volumes": [{"name": "v", "configMap": {"name": "gone"}}]}),
     );
-    let missing = assemble(&volume, &Contents::default(), ways(false)).unwrap_err();
+    let missing = assemble(&volume, &Contents::default(), ways(Origin::Ours)).unwrap_err();
     assert_eq!(
         (missing.to_string().as_str(), missing.variable),
         ("the ConfigMap `gone` is not there", false)
@@ -135,7 +135,7 @@ fn what_is_missing_is_named_and_where() {
     let variable = pod(
         json!({"containers": [{"name": "c", "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "sec", "key": "no"}}}]}]}),
     );
-    let missing = assemble(&variable, &contents(&[], &[]), ways(false)).unwrap_err();
+    let missing = assemble(&variable, &contents(&[], &[]), ways(Origin::Ours)).unwrap_err();
     assert_eq!((missing.what.as_str(), missing.variable), ("the key `no` of the Secret `sec`", true));
 }
 
@@ -147,7 +147,53 @@ fn claims_become_folders_of_the_host() {
     assert!(needs(&pod, false).claims.contains("data"));
     let mut contents = Contents::default();
     contents.claims.insert("data".into(), "/srv/data".into());
-    let create = assemble(&pod, &contents, ways(false)).unwrap();
+    let create = assemble(&pod, &contents, ways(Origin::Ours)).unwrap();
     let volume = &create.pod.spec.unwrap().volumes.unwrap()[0];
-    assert_eq!(volume.host_path.as_ref().unwrap().path, "/srv/data");
+    let folder = volume.host_path.as_ref().unwrap();
+    // Without a type the original's plugin for Slurm panics.
+    assert_eq!((folder.path.as_str(), folder.type_.as_deref()), ("/srv/data", Some("DirectoryOrCreate")));
+    assert!(volume.persistent_volume_claim.is_none());
+    // Without a folder ours wait for one; others get the claim, as the original leaves it.
+    assert!(assemble(&pod, &Contents::default(), ways(Origin::Ours)).is_err());
+    let create = assemble(&pod, &Contents::default(), ways(Origin::Other)).unwrap();
+    assert_eq!(create.pod.spec.unwrap().volumes, pod.spec.unwrap().volumes);
+}
+
+#[test]
+fn others_get_an_empty_object_for_one_that_may_be_missing() {
+    let pod = pod(json!({"containers": [{"name": "c"}], "volumes": [
+        {"name": "m", "configMap": {"name": "gone", "optional": true}},
+        {"name": "s", "secret": {"secretName": "gone too", "optional": true}},
+    ]}));
+    let ours = assemble(&pod, &Contents::default(), ways(Origin::Ours)).unwrap();
+    assert!(ours.config_maps.is_empty() && ours.secrets.is_empty());
+    let others = assemble(&pod, &Contents::default(), ways(Origin::Other)).unwrap();
+    let written = serde_json::to_value(&others).unwrap();
+    let meta = |name: &str| json!([{"apiVersion": "v1", "metadata": {"name": name, "namespace": "n"}}]);
+    let mut wanted = [meta("gone"), meta("gone too")];
+    wanted[0][0]["kind"] = "ConfigMap".into();
+    wanted[1][0]["kind"] = "Secret".into();
+    assert_eq!([written["configmaps"].clone(), written["secrets"].clone()], wanted);
+}
+
+#[test]
+fn addresses_are_there_before_the_pod_is() {
+    let spec = json!({"containers": [{"name": "c", "env": [
+        {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
+    ]}]});
+    let told = |pod: &Pod, host_ip| {
+        let create = assemble(pod, &Contents::default(), Ways { host_ip, ..ways(Origin::Other) }).unwrap();
+        let status = create.pod.status.clone().unwrap();
+        let env = env(&create).into_iter().map(|(_, value)| value).collect::<Vec<_>>();
+        assert_eq!(env, [status.pod_ip.unwrap(), status.host_ip.unwrap()]);
+        env
+    };
+    let mut pod = pod(spec);
+    assert_eq!(told(&pod, "10.9.9.9"), ["127.0.0.1", "10.0.0.1"], "what it has stays");
+    pod.status = None;
+    assert_eq!(told(&pod, ""), ["127.0.0.1", "127.0.0.1"]);
+    assert_eq!(told(&pod, "10.9.9.9"), ["127.0.0.1", "10.9.9.9"]);
+    pod.metadata.annotations.as_mut().unwrap().insert(POD_IP.into(), "10.1.2.3".into());
+    assert_eq!(told(&pod, ""), ["10.1.2.3", "10.1.2.3"]);
 }

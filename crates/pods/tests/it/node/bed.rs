@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tarbet_cluster::{Connect, Source, connect};
 use tarbet_pods::batch::Batch;
 use tarbet_pods::docker::Docker;
-use tarbet_pods::interlink::{InterlinkConfig, Upstream};
+use tarbet_pods::interlink::{InterlinkConfig, PluginBody, Upstream};
 use tarbet_pods::node::{NodeConfig, Parts, start};
 use tarbet_pods::runner::Runner;
 use tarbet_pods::serve::{Bind, Guard, Listener, serve};
@@ -60,7 +60,8 @@ pub(super) async fn endpoint(
     let listener = Listener::bind(&Bind::Unix(socket.clone())).await?;
     tokio::spawn(serve(listener, None, Guard::open(), plugin::router(runner, true), stop.clone()));
     let upstream = Upstream::new(&format!("unix://{}", socket.display()), "")?;
-    let config = InterlinkConfig { root: root.join("api"), export: true, kubeconfig: None };
+    let config =
+        InterlinkConfig { root: root.join("api"), export: true, kubeconfig: None, body: PluginBody::Auto };
     let router = interlink::router(config, upstream, stop.clone()).await;
     let bind = &Bind::Tcp(address);
     let listener = eventually(PATIENCE, "the address", || Listener::bind(bind)).await?;

@@ -8,6 +8,9 @@ use crate::plan::rule::Mistake;
 use crate::plan::space::SpaceError;
 use crate::plan::tags::TagError;
 
+/// What the original's store says of a key that it does not have; its programs look for these words.
+pub(crate) const NO_VALUE: &str = "redis: nil";
+
 /// What the orchestrator, the tag service and the plugins answer instead of what was asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -25,6 +28,16 @@ pub enum Error {
         namespace: String,
         /// Name or URI.
         resource: String,
+    },
+    /// No such value. In the words by which the original's plugins know it.
+    #[error("there is no value `{cloud}:{key}` in the namespace {namespace} ({})", NO_VALUE)]
+    Value {
+        /// Where it was looked for.
+        namespace: String,
+        /// Whose it would be.
+        cloud: String,
+        /// Its key.
+        key: String,
     },
     /// No such cloud, namespace or deployment.
     #[error("{0}")]
@@ -135,9 +148,9 @@ impl Error {
             Self::Invalid(_)
             | Self::Tag(TagError::Name(_) | TagError::Shape(_) | TagError::Address { .. })
             | Self::Space(SpaceError::Size(_)) => &nets::INVALID,
-            Self::Tag(TagError::Unknown(_) | TagError::NotAMember { .. }) => &nets::TAG_UNKNOWN,
+            Self::Tag(TagError::Unknown(_)) => &nets::TAG_UNKNOWN,
             Self::Tag(TagError::Cycle { .. } | TagError::Kind(..)) => &nets::TAG_CONFLICT,
-            Self::Resource { .. } => &nets::RESOURCE_UNKNOWN,
+            Self::Resource { .. } | Self::Value { .. } => &nets::RESOURCE_UNKNOWN,
             Self::Place(_) => &nets::PLACE_UNKNOWN,
             Self::Foreign { .. } => &nets::FOREIGN_NAMESPACE,
             Self::Space(SpaceError::Exhausted(_)) => &nets::SPACE_EXHAUSTED,

@@ -18,6 +18,7 @@ pub mod metrics;
 pub mod model;
 pub mod orchestrator;
 pub mod plan;
+mod refusal;
 pub mod role;
 pub mod tags;
 pub mod trust;

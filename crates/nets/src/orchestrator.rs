@@ -6,6 +6,7 @@
 //! It refuses before any cloud is called whatever can be refused then.
 
 mod apply;
+mod body;
 mod grpc;
 mod lead;
 mod links;
@@ -19,6 +20,7 @@ mod rules;
 mod spaces;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use ipnet::IpNet;
@@ -41,6 +43,10 @@ pub use operation::{Call, Operation, Plan, State};
 pub use places::Clouds;
 pub use plan::{Request, Target};
 
+/// How soon a cloud that could not be told its flags is told again, and how slowly at last.
+const FLAGS_AGAIN: Duration = Duration::from_millis(500);
+const FLAGS_AGAIN_MAX: Duration = Duration::from_secs(30);
+
 /// The orchestrator. Cheap to clone; all clones are the same.
 #[derive(Clone)]
 pub struct Orchestrator(Arc<Inner>);
@@ -58,6 +64,8 @@ pub(crate) struct Inner {
     turns: Turns,
     metrics: NetsMetrics,
     flags: std::collections::BTreeMap<String, Flags>,
+    /// The first generation's clients choose a namespace once, for all that follows.
+    seed_namespace: std::sync::RwLock<String>,
     /// Operations outlive the connection that asked for them.
     tasks: TaskTracker,
 }
@@ -100,6 +108,7 @@ impl Orchestrator {
             turns: Turns::default(),
             metrics,
             flags: config.feature_flags.clone(),
+            seed_namespace: std::sync::RwLock::new("default".into()),
             tasks: TaskTracker::new(),
             lead,
         })))
@@ -189,13 +198,22 @@ impl Orchestrator {
         Ok(count)
     }
 
-    /// Tells every cloud what is switched on. A plugin that is not up is told when it is asked next.
+    /// Tells every cloud what is switched on, until each has heard it: plugins may come up later.
     pub async fn send_flags(&self) {
-        for (name, flags) in &self.0.flags {
-            let Ok(cloud) = self.0.places.cloud(name) else { continue };
-            if let Err(error) = cloud.set_flags(*flags).await {
-                tracing::warn!(cloud = %name, %error, "A cloud could not be told its flags.");
+        futures::future::join_all(self.0.places.clouds().keys().map(|name| self.send_flags_to(name))).await;
+    }
+
+    async fn send_flags_to(&self, name: &str) {
+        let Ok(cloud) = self.0.places.cloud(name) else { return };
+        let flags = self.0.flags.get(name).copied().unwrap_or_default();
+        let mut pause = FLAGS_AGAIN;
+        while let Err(error) = cloud.set_flags(flags).await {
+            if error.is_unsupported() {
+                return;
             }
+            tracing::warn!(cloud = %name, %error, "A cloud could not be told its flags; it is told again.");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(FLAGS_AGAIN_MAX);
         }
     }
 

@@ -36,9 +36,10 @@ impl Values {
     /// A value; an error if there is none, as callers of this wire expect.
     pub async fn get(&self, namespace: &str, cloud: &str, key: &str) -> Result<String, Error> {
         let found = self.0.get(&place(namespace, cloud, key)?).await?;
-        found.map(|record| record.value.value).ok_or_else(|| Error::Resource {
+        found.map(|record| record.value.value).ok_or_else(|| Error::Value {
             namespace: namespace.into(),
-            resource: format!("value {cloud}:{key}"),
+            cloud: cloud.into(),
+            key: key.into(),
         })
     }
 

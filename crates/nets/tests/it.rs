@@ -12,6 +12,7 @@ mod it {
     mod life;
     mod local;
     mod orchestrator;
+    mod originals;
     mod pairs;
     mod remote_tags;
     mod replicas;

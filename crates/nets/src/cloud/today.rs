@@ -5,7 +5,6 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
 use super::{Cloud, convert};
-use crate::error::Error;
 use crate::model::Deployment;
 use crate::wire::paraglider::cloud_plugin_server::{CloudPlugin, CloudPluginServer};
 use crate::wire::paraglider::{
@@ -132,7 +131,8 @@ impl CloudPlugin for Today {
     }
 
     async fn set_flags(&self, request: Request<SetFlagsRequest>) -> Answer<SetFlagsResponse> {
-        let flags = request.into_inner().flags.ok_or_else(|| Error::invalid("flags", "is missing"))?;
+        // A message whose every field is zero may be left out.
+        let flags = request.into_inner().flags.unwrap_or_default();
         self.0.set_flags(flags.into()).await?;
         Ok(Response::new(SetFlagsResponse {}))
     }

@@ -11,7 +11,7 @@ use tonic::{Response, Status};
 use super::{ConnectRequest, Controller};
 use crate::cloud::space_from;
 use crate::config::ListenConfig;
-use crate::error::Error;
+use crate::error::{Error, NO_VALUE};
 use crate::grpc;
 use crate::model::Mapping;
 use crate::trust::{DialTrust, Line};
@@ -130,7 +130,16 @@ impl Controller for RemoteController {
             let request = request.clone();
             async move { client.get_value(request).await }
         };
-        Ok(self.ask(call).await?.value)
+        match self.ask(call).await {
+            // The original has one status for everything; what is missing shows in its words.
+            Err(Error::Told(problem))
+                if problem.code == nets::CLOUD_FAILED.id && problem.cause.contains(NO_VALUE) =>
+            {
+                let (namespace, cloud, key) = (namespace.into(), cloud.into(), key.into());
+                Err(Error::Value { namespace, cloud, key })
+            }
+            outcome => Ok(outcome?.value),
+        }
     }
 
     async fn delete_value(&self, namespace: &str, cloud: &str, key: &str) -> Result<(), Error> {

@@ -11,7 +11,7 @@ use super::operation::{Call, Operation, State};
 use super::plan::Target;
 use super::rules::{MadeFrom, RuleSet};
 use crate::error::Error;
-use crate::model::{Rule, Subscriber};
+use crate::model::{Created, Rule, Subscriber};
 use crate::plan::tags::Mapping;
 
 /// Permit lists that are brought in line at once.
@@ -82,7 +82,8 @@ impl Inner {
         match call {
             Call::CreateResource { cloud, new } => {
                 let created = self.places.cloud(cloud)?.create_resource(new.clone()).await?;
-                operation.created = Some(created);
+                // A cloud may have a name of its own for it; here it is called what was asked for.
+                operation.created = Some(Created { name: new.name.clone(), ..created });
                 self.spaces.outdated();
             }
             Call::AttachResource { cloud, namespace, uri } => {
@@ -156,9 +157,15 @@ impl Inner {
     ) -> Result<Write, Error> {
         self.places.cloud(&target.cloud)?.add_rules(&target.namespace, &target.uri, rules.clone()).await?;
         let mut set = self.rules.get(subscriber).await?;
+        let first = set.rules.is_empty();
         let mut new = RuleSet::new(target, rules);
         set.rules.append(&mut new.rules);
-        self.rules.put_op(subscriber, &RuleSet { rules: set.rules, ..new })
+        let mut set = RuleSet { rules: set.rules, ..new };
+        if first {
+            // From here on we look after all of its rules, also those that another orchestrator gave.
+            self.add_foreign(target, &mut set).await?;
+        }
+        self.rules.put_op(subscriber, &set)
     }
 
     async fn take_rules(&self, target: &Target, names: &[String]) -> Result<Made, Error> {
@@ -217,7 +224,8 @@ impl Inner {
         let tags: Vec<&String> = set.rules.values().flat_map(|rule| &rule.tags).collect();
         self.tags.look(&tags).await?;
         let renew = |rule: Rule| {
-            let targets = self.targets(&rule);
+            // Some clouds keep no tags: what such a rule stood for is not known here.
+            let targets = if rule.tags.is_empty() { rule.targets.clone() } else { self.targets(&rule) };
             (targets != rule.targets).then_some(Rule { targets, ..rule })
         };
         let changed: Vec<Rule> = set.rules.into_values().filter_map(renew).collect();

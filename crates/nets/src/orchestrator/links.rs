@@ -59,6 +59,7 @@ impl Inner {
                 namespace: namespace.into(),
                 deployment,
                 spaces: spaces.to_vec(),
+                asked: false,
                 gateway: None,
                 connected: false,
             })
@@ -67,7 +68,9 @@ impl Inner {
             end(&request.cloud_a, &request.namespace_a, &request.spaces_a)?,
             end(&request.cloud_b, &request.namespace_b, &request.spaces_b)?,
         )?;
-        Ok(self.links.get(&new.name()).await?.unwrap_or(new))
+        let Some(mut known) = self.links.get(&new.name()).await? else { return Ok(new) };
+        known.turn_to(&new);
+        Ok(known)
     }
 
     /// Connects two clouds, from wherever an earlier attempt stopped.
@@ -111,11 +114,15 @@ impl Inner {
             Step::AskSpaces(side) => {
                 let (end, _) = link.ends(side);
                 let cloud = self.places.cloud(&end.cloud)?;
-                if let Some(space) = end.spaces.first().and_then(|text| crate::plan::target::parse(text)) {
-                    let spaces = cloud.network_spaces(&deployment(end), space).await?;
-                    link.end_mut(side).spaces = spaces.iter().map(ToString::to_string).collect();
-                }
-                link.spaces_known = true;
+                let space = end.spaces.first().and_then(|text| crate::plan::target::parse(text));
+                let told = match space {
+                    None => Vec::new(),
+                    Some(space) => match cloud.network_spaces(&deployment(end), space).await {
+                        Err(error) if error.is_unsupported() => Vec::new(),
+                        outcome => outcome?,
+                    },
+                };
+                link.learn(side, told.iter().map(ToString::to_string).collect());
             }
             Step::MakeGateway(side) => {
                 let (end, other) = link.ends(side);
@@ -161,10 +168,12 @@ impl Inner {
             link.end_mut(side).connected = false;
             self.links.save(&link).await?;
             let (end, other) = link.ends(side);
+            // Without BGP nothing speaks from these addresses, so they do not tell which tunnels are meant.
+            let inside = if link.pair.bgp { link.addresses(side.across()) } else { Vec::new() };
             let old = OldConnections {
                 deployment: deployment(end),
                 cloud: other.cloud.clone(),
-                bgp_addresses: crate::cloud::addresses_from("tunnels", &link.addresses(side.across()))?,
+                bgp_addresses: crate::cloud::addresses_from("tunnels", &inside)?,
             };
             match self.places.cloud(&end.cloud)?.delete_connections(old).await {
                 Err(error) if error.is_not_found() => {}

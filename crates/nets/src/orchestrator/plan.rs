@@ -240,7 +240,7 @@ impl Inner {
                 let members =
                     self.tags.get(parent).ok_or_else(|| TagError::Unknown(parent.clone()))?.child_tags;
                 if !members.contains(child) {
-                    return Err(TagError::NotAMember { parent: parent.clone(), child: child.clone() }.into());
+                    return Ok(Vec::new());
                 }
                 let call = Call::DeleteMember { parent: parent.clone(), child: child.clone() };
                 Ok(vec![call].into_iter().chain(propagate(self.tags.affected(parent))).collect())
@@ -328,8 +328,16 @@ impl Inner {
         for need in needs(rules, &own, &map)? {
             if let Need::Vpn(owner) = need {
                 let request = ConnectRequest::between(&own, &owner);
-                let done = self.link(&request).await?.next() == Step::Done;
-                let same = |call: &Call| matches!(call, Call::Connect(other) if other.cloud_b == request.cloud_b && other.namespace_b == request.namespace_b);
+                let link = self.link(&request).await?;
+                let done = link.next() == Step::Done;
+                // One link carries all networks at its ends where they learn of each other by themselves.
+                let same = |call: &Call| {
+                    matches!(call, Call::Connect(other) if if link.pair.bgp {
+                        other.cloud_b == request.cloud_b && other.namespace_b == request.namespace_b
+                    } else {
+                        *other == request
+                    })
+                };
                 if !done && !calls.iter().any(same) {
                     calls.push(Call::Connect(request));
                 }
@@ -340,7 +348,10 @@ impl Inner {
 
     async fn plan_delete(&self, resource: &Target, names: &[String]) -> Result<Vec<Call>, Error> {
         let subscriber = resource.subscriber().to_string();
-        let known = self.permit_list(resource).await?;
+        let mut known = self.permit_list(resource).await?;
+        if names.iter().any(|name| !known.rules.contains_key(name)) {
+            self.add_foreign(resource, &mut known).await?;
+        }
         let gone: Vec<String> =
             names.iter().filter(|name| known.rules.contains_key(*name)).cloned().collect();
         if gone.is_empty() {
@@ -447,9 +458,19 @@ impl Inner {
         if !known.rules.is_empty() {
             return Ok(known);
         }
+        let mut found = RuleSet::new(resource, Vec::new());
+        self.add_foreign(resource, &mut found).await?;
+        Ok(found)
+    }
+
+    /// Adds the rules that the resource's cloud has and that are not known here: others put them there.
+    pub(super) async fn add_foreign(&self, resource: &Target, known: &mut RuleSet) -> Result<(), Error> {
         let rules =
             self.places.cloud(&resource.cloud)?.permit_list(&resource.namespace, &resource.uri).await?;
-        Ok(RuleSet::new(resource, rules))
+        for rule in rules {
+            known.rules.entry(rule.name.clone()).or_insert(rule);
+        }
+        Ok(())
     }
 
     /// A plan as people read it: connections are told step by step.

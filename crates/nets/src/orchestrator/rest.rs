@@ -4,7 +4,7 @@
 //! exactly those) and `?async=true` (answer with the operation at once).
 
 use axum::extract::{Path, Query, State};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
@@ -14,12 +14,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tarbet_telemetry::{Coded, Problem};
 
+use super::body::{self, Body, RuleBody};
 use super::operation::{Operation, State as OperationState};
 use super::plan::Request;
 use super::{Options, Orchestrator, Outcome, rest_seed};
 use crate::error::Error;
-use crate::model::Rule;
 use crate::plan::tags::Mapping;
+use crate::refusal;
 
 /// Carries the id of the operation a request became.
 const OPERATION: &str = "tarbet-operation-id";
@@ -39,10 +40,7 @@ impl From<Error> for Failure {
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        let text = format!("{} ({})", self.0.message, self.0.cause);
-        let mut body = serde_json::to_value(&self.0).unwrap_or_default();
-        body["error"] = text.into();
-        (self.0.status(), Json(body)).into_response()
+        refusal::answer(&self.0)
     }
 }
 
@@ -110,7 +108,7 @@ pub(super) fn router(orchestrator: Orchestrator) -> Router {
         .route("/tags/{tag}", get(tag).delete(delete_tag).post(rest_seed::set_tag))
         .route("/tags/{tag}/rules", post(add_tag_rules).delete(delete_tag_rules))
         .route("/tags/{tag}/resolveMembers", post(resolve))
-        .route("/tags/{tag}/resolve", get(resolve))
+        .route("/tags/{tag}/resolve", get(rest_seed::resolve))
         .route("/tags/{tag}/applyMembers", post(apply_members))
         .route("/tags/{tag}/members/{member}", delete(delete_member))
         .route("/operations", get(operations))
@@ -121,6 +119,7 @@ pub(super) fn router(orchestrator: Orchestrator) -> Router {
         .route("/links/prune", post(prune))
         .merge(rest_seed::router())
         .layer(from_fn_with_state(orchestrator.clone(), to_the_leader))
+        .layer(from_fn(refusal::in_json))
         .with_state(orchestrator)
 }
 
@@ -136,7 +135,7 @@ async fn to_the_leader(
     let path = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
     let problem = Error::Standby { leader: leader.clone() }.problem();
     let there = [(header::LOCATION, format!("{leader}{path}"))];
-    (StatusCode::TEMPORARY_REDIRECT, there, Json(problem)).into_response()
+    (StatusCode::TEMPORARY_REDIRECT, there, Json(refusal::body(&problem))).into_response()
 }
 
 /// Plans, begins or makes a change, and answers as asked.
@@ -191,7 +190,6 @@ async fn resources(State(orchestrator): State<Orchestrator>, Path(namespace): Pa
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct NewBody {
     #[serde(default)]
     name: String,
@@ -217,7 +215,7 @@ async fn create_or_attach(
     State(orchestrator): State<Orchestrator>,
     Path((namespace, cloud)): Path<(String, String)>,
     Query(how): Query<How>,
-    Json(body): Json<NewBody>,
+    Body(body): Body<NewBody>,
 ) -> Answer {
     let answer = created(namespace.clone(), cloud.clone());
     let request = if body.name.is_empty() && !body.id.is_empty() {
@@ -232,7 +230,7 @@ async fn create(
     State(orchestrator): State<Orchestrator>,
     Path((namespace, cloud, name)): Place,
     Query(how): Query<How>,
-    Json(body): Json<NewBody>,
+    Body(body): Body<NewBody>,
 ) -> Answer {
     let answer = created(namespace.clone(), cloud.clone());
     let request = Request::Create { namespace, cloud, name, description: body.description };
@@ -257,35 +255,35 @@ async fn add_rules(
     State(orchestrator): State<Orchestrator>,
     Path((namespace, cloud, name)): Place,
     Query(how): Query<How>,
-    Json(rules): Json<Vec<Rule>>,
+    Body(given): Body<Vec<RuleBody>>,
 ) -> Answer {
     let resource = orchestrator.target(&namespace, &cloud, &name).await?;
-    change(&orchestrator, how, Request::AddRules { resource, rules }, empty).await
+    change(&orchestrator, how, Request::AddRules { resource, rules: body::rules(given) }, empty).await
 }
 
 async fn add_rule(
     state: State<Orchestrator>,
     place: Place,
     how: Query<How>,
-    Json(rule): Json<Rule>,
+    Body(rule): Body<RuleBody>,
 ) -> Answer {
-    add_rules(state, place, how, Json(vec![rule])).await
+    add_rules(state, place, how, Body(vec![rule])).await
 }
 
 async fn put_rule(
     state: State<Orchestrator>,
     Path((namespace, cloud, resource, name)): Path<(String, String, String, String)>,
     how: Query<How>,
-    Json(rule): Json<Rule>,
+    Body(rule): Body<RuleBody>,
 ) -> Answer {
-    add_rules(state, Path((namespace, cloud, resource)), how, Json(vec![Rule { name, ..rule }])).await
+    add_rules(state, Path((namespace, cloud, resource)), how, Body(vec![rule.named(name)])).await
 }
 
 async fn delete_rules(
     State(orchestrator): State<Orchestrator>,
     Path((namespace, cloud, name)): Place,
     Query(how): Query<How>,
-    Json(names): Json<Vec<String>>,
+    Body(names): Body<Vec<String>>,
 ) -> Answer {
     let resource = orchestrator.target(&namespace, &cloud, &name).await?;
     change(&orchestrator, how, Request::DeleteRules { resource, names }, empty).await
@@ -296,23 +294,23 @@ async fn delete_rule(
     Path((namespace, cloud, resource, rule)): Path<(String, String, String, String)>,
     how: Query<How>,
 ) -> Answer {
-    delete_rules(state, Path((namespace, cloud, resource)), how, Json(vec![rule])).await
+    delete_rules(state, Path((namespace, cloud, resource)), how, Body(vec![rule])).await
 }
 
 async fn add_tag_rules(
     State(orchestrator): State<Orchestrator>,
     Path(tag): Path<String>,
     Query(how): Query<How>,
-    Json(rules): Json<Vec<Rule>>,
+    Body(given): Body<Vec<RuleBody>>,
 ) -> Answer {
-    change(&orchestrator, how, Request::AddTagRules { tag, rules }, empty).await
+    change(&orchestrator, how, Request::AddTagRules { tag, rules: body::rules(given) }, empty).await
 }
 
 async fn delete_tag_rules(
     State(orchestrator): State<Orchestrator>,
     Path(tag): Path<String>,
     Query(how): Query<How>,
-    Json(names): Json<Vec<String>>,
+    Body(names): Body<Vec<String>>,
 ) -> Answer {
     change(&orchestrator, how, Request::DeleteTagRules { tag, names }, empty).await
 }
@@ -325,10 +323,10 @@ async fn tags(State(orchestrator): State<Orchestrator>) -> Result<Json<Vec<Mappi
 async fn tag(
     State(orchestrator): State<Orchestrator>,
     Path(name): Path<String>,
-) -> Result<Json<Mapping>, Failure> {
+) -> Result<Json<Value>, Failure> {
     orchestrator.tags().look(&[&name]).await?;
     let tag = orchestrator.tags().get(&name);
-    Ok(Json(tag.unwrap_or_else(|| Mapping { name, ..Mapping::default() })))
+    Ok(Json(rest_seed::spell_tag(&tag.unwrap_or_else(|| Mapping { name, ..Mapping::default() }))))
 }
 
 async fn resolve(
@@ -344,7 +342,7 @@ async fn apply_members(
     State(orchestrator): State<Orchestrator>,
     Path(name): Path<String>,
     Query(how): Query<How>,
-    Json(tag): Json<Mapping>,
+    Body(tag): Body<Mapping>,
 ) -> Answer {
     let tag = if tag.name.is_empty() { Mapping { name, ..tag } } else { tag };
     change(&orchestrator, how, Request::SetTag(tag), braces).await

@@ -1,15 +1,19 @@
-//! The first generation's paths. Its "current namespace" was one variable of the server; here it is
-//! `default` unless the request says `?namespace=`, because a server has more than one caller.
+//! The first generation's paths. Its clients choose a namespace once, which the server remembers for all of
+//! them; a request may say `?namespace=` instead, because a server has more than one caller.
+
+use std::sync::PoisonError;
 
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
+use http::StatusCode;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::body::{self, Body, RuleBody};
 use super::plan::{Request, Target};
-use super::rest::{Answer, How, change};
+use super::rest::{Answer, Failure, How, change};
 use super::{Orchestrator, Outcome};
 use crate::error::Error;
 use crate::model::Rule;
@@ -17,12 +21,16 @@ use crate::plan::tags::Mapping;
 
 #[derive(Deserialize)]
 pub(super) struct Namespace {
-    #[serde(default = "default_namespace")]
+    #[serde(default)]
     namespace: String,
 }
 
-fn default_namespace() -> String {
-    "default".into()
+impl Orchestrator {
+    /// The namespace a request of this generation is about: the one it names, else the chosen one.
+    fn seed_namespace(&self, named: String) -> String {
+        let chosen = || self.0.seed_namespace.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if named.is_empty() { chosen() } else { named }
+    }
 }
 
 #[derive(Deserialize)]
@@ -30,7 +38,7 @@ struct PermitList {
     #[serde(default)]
     associated_resource: String,
     #[serde(default)]
-    rules: Vec<Rule>,
+    rules: Vec<RuleBody>,
     #[serde(default)]
     namespace: String,
 }
@@ -56,22 +64,49 @@ fn told(message: &'static str) -> impl FnOnce(Outcome) -> Response {
     move |_| Json(json!({ "response": message })).into_response()
 }
 
-fn target(cloud: String, namespace: String, uri: String) -> Target {
-    Target { namespace, cloud, uri, ip: None }
-}
-
 async fn permit_list(
     State(orchestrator): State<Orchestrator>,
     Path((cloud, id)): Path<(String, String)>,
     Query(Namespace { namespace }): Query<Namespace>,
 ) -> Answer {
-    let rules = orchestrator.0.places.cloud(&cloud)?.permit_list(&namespace, &id).await?;
+    let namespace = orchestrator.seed_namespace(namespace);
+    let cloud = orchestrator.0.places.cloud(&cloud)?;
+    let (id, rules) = match cloud.permit_list(&namespace, &id).await {
+        Ok(rules) => (id, rules),
+        // The slash before it may be the first character of the id.
+        Err(error) => {
+            let rooted = format!("/{id}");
+            match cloud.permit_list(&namespace, &rooted).await {
+                Ok(rules) => (rooted, rules),
+                Err(_) => return Err(error.into()),
+            }
+        }
+    };
     let rules: Vec<_> = rules.into_iter().map(spell).collect();
-    Ok(Json(json!({ "associated_resource": id, "rules": rules, "namespace": namespace })).into_response())
+    let list = json!({ "associated_resource": id, "rules": rules, "namespace": namespace });
+    Ok(Json(json!({ "id": id, "permitlist": list })).into_response())
+}
+
+/// A tag with its name under the word of either generation.
+pub(super) fn spell_tag(tag: &Mapping) -> Value {
+    let mut value = serde_json::to_value(tag).unwrap_or_default();
+    if !tag.name.is_empty() {
+        value["tag_name"] = tag.name.clone().into();
+    }
+    value
+}
+
+pub(super) async fn resolve(
+    State(orchestrator): State<Orchestrator>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, Failure> {
+    orchestrator.tags().look(&[&name]).await?;
+    let mappings: Vec<Value> = orchestrator.tags().resolve(&name).iter().map(spell_tag).collect();
+    Ok(Json(json!({ "mappings": mappings })))
 }
 
 /// This generation calls a rule's name its id.
-fn spell(rule: Rule) -> serde_json::Value {
+fn spell(rule: Rule) -> Value {
     let mut value = serde_json::to_value(rule).unwrap_or_default();
     if let Some(name) = value.as_object_mut().and_then(|map| map.remove("name")) {
         value["id"] = name;
@@ -80,9 +115,9 @@ fn spell(rule: Rule) -> serde_json::Value {
 }
 
 impl PermitList {
-    fn resource(&self, cloud: String) -> Target {
-        let namespace = if self.namespace.is_empty() { default_namespace() } else { self.namespace.clone() };
-        target(cloud, namespace, self.associated_resource.clone())
+    fn resource(&self, orchestrator: &Orchestrator, cloud: String) -> Target {
+        let namespace = orchestrator.seed_namespace(self.namespace.clone());
+        Target { namespace, cloud, uri: self.associated_resource.clone(), ip: None }
     }
 }
 
@@ -90,9 +125,10 @@ async fn add(
     State(orchestrator): State<Orchestrator>,
     Path(cloud): Path<String>,
     Query(how): Query<How>,
-    Json(list): Json<PermitList>,
+    Body(list): Body<PermitList>,
 ) -> Answer {
-    let request = Request::AddRules { resource: list.resource(cloud), rules: list.rules };
+    let request =
+        Request::AddRules { resource: list.resource(&orchestrator, cloud), rules: body::rules(list.rules) };
     change(&orchestrator, how, request, told("Added the rules")).await
 }
 
@@ -100,10 +136,11 @@ async fn remove(
     State(orchestrator): State<Orchestrator>,
     Path(cloud): Path<String>,
     Query(how): Query<How>,
-    Json(list): Json<PermitList>,
+    Body(list): Body<PermitList>,
 ) -> Answer {
-    let names = list.rules.iter().map(|rule| rule.name.clone()).collect();
-    let request = Request::DeleteRules { resource: list.resource(cloud), names };
+    let resource = list.resource(&orchestrator, cloud);
+    let names = body::rules(list.rules).into_iter().map(|rule| rule.name).collect();
+    let request = Request::DeleteRules { resource, names };
     change(&orchestrator, how, request, told("Deleted the rules")).await
 }
 
@@ -112,9 +149,10 @@ async fn create(
     Path(cloud): Path<String>,
     Query(Namespace { namespace }): Query<Namespace>,
     Query(how): Query<How>,
-    Json(body): Json<Description>,
+    Body(body): Body<Description>,
 ) -> Answer {
     let name = body.id.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned();
+    let namespace = orchestrator.seed_namespace(namespace);
     let request = Request::Create { namespace, cloud, name, description: body.description };
     change(&orchestrator, how, request, |outcome| {
         let made = outcome.created.map(|made| json!({ "name": made.name, "uri": made.uri, "ip": made.ip }));
@@ -127,34 +165,47 @@ pub(super) async fn set_tag(
     State(orchestrator): State<Orchestrator>,
     Path(name): Path<String>,
     Query(how): Query<How>,
-    Json(tag): Json<Mapping>,
+    Body(tag): Body<Mapping>,
 ) -> Answer {
     let tag = if tag.name.is_empty() { Mapping { name, ..tag } } else { tag };
     change(&orchestrator, how, Request::SetTag(tag), told("Set the tag")).await
 }
 
+/// The members alone, as this generation's client sends them, or the tag with them.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Members {
+    Alone(Vec<String>),
+    Within(Mapping),
+}
+
 async fn delete_members(
     State(orchestrator): State<Orchestrator>,
     Path(name): Path<String>,
-    Json(tag): Json<Mapping>,
+    Body(members): Body<Members>,
 ) -> Answer {
-    if tag.child_tags.is_empty() {
+    let members = match members {
+        Members::Alone(members) => members,
+        Members::Within(tag) => tag.child_tags,
+    };
+    if members.is_empty() {
         return Err(Error::invalid("child_tags", "must name at least one member").into());
     }
-    for member in tag.child_tags {
+    for member in members {
         let request = Request::DeleteMember(name.clone(), member);
         change(&orchestrator, How::default(), request, told("")).await?;
     }
     Ok(Json(json!({ "response": "Deleted the members" })).into_response())
 }
 
-async fn namespace() -> Json<serde_json::Value> {
-    Json(json!({ "namespace": default_namespace() }))
+async fn namespace(State(orchestrator): State<Orchestrator>) -> Json<Value> {
+    Json(json!({ "namespace": orchestrator.seed_namespace(String::new()) }))
 }
 
 async fn set_namespace(State(orchestrator): State<Orchestrator>, Path(namespace): Path<String>) -> Answer {
     if !orchestrator.namespaces().contains_key(&namespace) {
         return Err(Error::Place(format!("there is no namespace `{namespace}`")).into());
     }
-    Ok(Json(json!({ "namespace": namespace })).into_response())
+    *orchestrator.0.seed_namespace.write().unwrap_or_else(PoisonError::into_inner) = namespace;
+    Ok(StatusCode::OK.into_response())
 }

@@ -115,7 +115,10 @@ impl Spaces {
         let mut state = self.lock();
         for (name, answer) in answers {
             match answer {
-                Ok(report) => state.report(name, report),
+                Ok(mut report) => {
+                    report.iter_mut().for_each(|mapping| complete(places, mapping));
+                    state.report(name, report);
+                }
                 Err(error) if state.reports.contains_key(name) => {
                     tracing::warn!(cloud = %name, %error, "A cloud does not tell its address spaces; its last report is used.");
                 }
@@ -213,6 +216,13 @@ impl Spaces {
         }
         Ok(used)
     }
+}
+
+/// Names the deployment where the cloud did not: the original's plugins read it unasked.
+fn complete(places: &Places, mapping: &mut Mapping) {
+    let known = || places.deployment(&mapping.namespace, &mapping.cloud).map(|deployment| deployment.id);
+    let named = mapping.deployment.take().unwrap_or_else(|| known().unwrap_or_default());
+    mapping.deployment = Some(named);
 }
 
 impl State {

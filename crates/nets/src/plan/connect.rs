@@ -3,10 +3,12 @@
 //! The steps are not a list that is walked but what is still missing in the record of the link, so
 //! that an orchestrator that stopped anywhere goes on from the record alone.
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::model::SharedKey;
 use crate::plan::bgp::Ends;
+use crate::plan::target;
 
 /// Why two clouds are not connected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -59,9 +61,12 @@ pub struct End {
     pub namespace: String,
     /// The deployment in it.
     pub deployment: String,
-    /// The spaces that made the link necessary.
+    /// The spaces of the network that is being connected.
     #[serde(default)]
     pub spaces: Vec<String>,
+    /// Whether the cloud was asked for all spaces of that network.
+    #[serde(default)]
+    pub asked: bool,
     /// Its VPN gateway, once made.
     #[serde(default)]
     pub gateway: Option<Gateway>,
@@ -94,9 +99,9 @@ pub struct Link {
     /// The key, made once and kept whatever is tried again.
     #[serde(default)]
     pub key: Option<SharedKey>,
-    /// Whether the spaces of the second end were asked for.
+    /// Spaces at both ends that were connected before the present ones.
     #[serde(default)]
-    pub spaces_known: bool,
+    pub earlier: Vec<(Vec<String>, Vec<String>)>,
 }
 
 /// Which end of a link.
@@ -134,7 +139,7 @@ impl Link {
         let first =
             |end: &End| (end.cloud != "aws", end.cloud != "azure", end.cloud.clone(), end.namespace.clone());
         let (a, b) = if first(&a) <= first(&b) { (a, b) } else { (b, a) };
-        Ok(Self { pair, a, b, tunnels: Vec::new(), key: None, spaces_known: false })
+        Ok(Self { pair, a, b, tunnels: Vec::new(), key: None, earlier: Vec::new() })
     }
 
     /// What its record is called.
@@ -144,9 +149,11 @@ impl Link {
 
     /// What it needs next.
     pub fn next(&self) -> Step {
-        if self.pair.bgp && self.tunnels.is_empty() {
+        if self.tunnels.is_empty() {
             Step::ChooseAddresses
-        } else if !self.pair.bgp && !self.spaces_known {
+        } else if !self.pair.bgp && !self.a.asked {
+            Step::AskSpaces(Side::A)
+        } else if !self.pair.bgp && !self.b.asked {
             Step::AskSpaces(Side::B)
         } else if self.a.gateway.is_none() {
             Step::MakeGateway(Side::A)
@@ -172,6 +179,40 @@ impl Link {
             (None, Some(side), Some(_)) => Step::MakeGateway(*side),
             (None, _, None) => Step::Done,
         }
+    }
+
+    /// Turns to the networks that a request is about. Without BGP an end knows of the other's networks only
+    /// what it is told, so networks that were not connected yet are told, by the same key.
+    pub fn turn_to(&mut self, request: &Self) {
+        let connected =
+            |(a, b): (&[String], &[String])| covers(a, &request.a.spaces) && covers(b, &request.b.spaces);
+        let earlier = self.earlier.iter().map(|(a, b)| (a.as_slice(), b.as_slice()));
+        if self.pair.bgp || earlier.chain([(&*self.a.spaces, &*self.b.spaces)]).any(connected) {
+            return;
+        }
+        if self.next() == Step::Done {
+            self.earlier.push((self.a.spaces.clone(), self.b.spaces.clone()));
+        }
+        for (end, new) in [(&mut self.a, &request.a), (&mut self.b, &request.b)] {
+            if !covers(&end.spaces, &new.spaces) {
+                end.spaces.clone_from(&new.spaces);
+                end.asked = false;
+            }
+            (end.gateway, end.connected) = (None, false);
+        }
+    }
+
+    /// Notes what the cloud of an end told of the network there. What was named and is not in it stays.
+    pub fn learn(&mut self, side: Side, told: Vec<String>) {
+        let end = self.end_mut(side);
+        let mut spaces: Vec<String> = end
+            .spaces
+            .iter()
+            .map(|text| prefix(text))
+            .filter(|space| !covers(&told, std::slice::from_ref(space)))
+            .collect();
+        spaces.extend(told);
+        (end.spaces, end.asked) = (spaces, true);
     }
 
     /// The end and the one across.
@@ -217,7 +258,7 @@ impl Link {
             Step::ChooseAddresses => {
                 self.tunnels = vec![Ends { a: nowhere, b: nowhere }; usize::from(self.pair.tunnels)];
             }
-            Step::AskSpaces(_) => self.spaces_known = true,
+            Step::AskSpaces(side) => self.end_mut(side).asked = true,
             Step::MakeGateway(side) => {
                 let end = self.end_mut(side);
                 let addresses =
@@ -229,6 +270,18 @@ impl Link {
             Step::Done => {}
         }
     }
+}
+
+/// A bare address as a prefix of one, which is what routes are made of.
+fn prefix(text: &str) -> String {
+    target::parse(text).map_or_else(|| text.to_owned(), |net| net.to_string())
+}
+
+/// Whether each of the spaces is in one that is known.
+fn covers(known: &[String], spaces: &[String]) -> bool {
+    let known: Vec<IpNet> = known.iter().filter_map(|text| target::parse(text)).collect();
+    let mut wanted = spaces.iter().filter_map(|text| target::parse(text));
+    wanted.all(|space| known.iter().any(|one| one.contains(&space)))
 }
 
 impl Side {
@@ -252,6 +305,7 @@ mod tests {
             namespace: "default".into(),
             deployment: "d".into(),
             spaces: vec![],
+            asked: false,
             gateway: None,
             connected: false,
         }
@@ -287,7 +341,58 @@ mod tests {
             [Step::MakeGateway(A), Step::MakeGateway(B), Step::MakeKey, Step::Connect(A), Step::Connect(B)];
         assert_eq!(link.remaining(), [&[Step::ChooseAddresses][..], &rest].concat());
         let link = Link::new(end("azure"), end("ibm")).unwrap();
-        assert_eq!(link.remaining(), [&[Step::AskSpaces(B)][..], &rest].concat());
+        let first = [Step::ChooseAddresses, Step::AskSpaces(A), Step::AskSpaces(B)];
+        assert_eq!(link.remaining(), [&first[..], &rest].concat());
+        goes_on_where_it_was(link);
+    }
+
+    fn at(cloud: &str, space: &str) -> End {
+        End { spaces: vec![space.into()], ..end(cloud) }
+    }
+
+    fn made(mut link: Link) -> Link {
+        while link.next() != Step::Done {
+            link.pretend(link.next());
+        }
+        link
+    }
+
+    #[test]
+    fn a_further_network_without_bgp_is_told_to_both_ends() {
+        use Side::{A, B};
+        let request = |azure: &str, ibm: &str| Link::new(at("ibm", ibm), at("azure", azure)).unwrap();
+        let mut link = request("10.0.0.5", "10.1.0.0/16");
+        link.learn(A, vec!["10.0.0.0/16".into()]);
+        link.learn(B, vec!["10.1.0.0/18".into(), "10.1.64.0/18".into()]);
+        assert_eq!(link.a.spaces, ["10.0.0.0/16"]);
+        assert_eq!(link.b.spaces, ["10.1.0.0/16", "10.1.0.0/18", "10.1.64.0/18"], "what was named stays");
+        let mut link = made(link);
+        let key = link.key.clone();
+        link.turn_to(&request("10.0.7.0/24", "10.1.1.1"));
+        assert_eq!(link.next(), Step::Done, "both are connected already");
+        link.turn_to(&request("10.0.7.0/24", "10.2.0.0/16"));
+        let again = [
+            Step::AskSpaces(B),
+            Step::MakeGateway(A),
+            Step::MakeGateway(B),
+            Step::Connect(A),
+            Step::Connect(B),
+        ];
+        assert_eq!(link.remaining(), again);
+        assert_eq!((link.key.clone(), link.b.spaces.clone()), (key, vec!["10.2.0.0/16".to_owned()]));
+        let mut link = made(link);
+        link.turn_to(&request("10.0.0.5", "10.1.0.0/16"));
+        assert_eq!(link.next(), Step::Done, "the first was not forgotten");
+        let mut bgp = made(Link::new(at("azure", "10.0.0.0/16"), at("gcp", "10.1.0.0/16")).unwrap());
+        bgp.turn_to(&Link::new(at("azure", "10.8.0.0/16"), at("gcp", "10.9.0.0/16")).unwrap());
+        assert_eq!(bgp.next(), Step::Done, "BGP tells by itself");
+    }
+
+    #[test]
+    fn a_bare_address_becomes_a_prefix() {
+        let mut link = Link::new(at("ibm", "10.1.0.0/16"), at("azure", "10.0.0.5")).unwrap();
+        link.learn(Side::A, Vec::new());
+        assert_eq!(link.a.spaces, ["10.0.0.5/32"]);
     }
 
     #[test]

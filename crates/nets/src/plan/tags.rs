@@ -41,22 +41,14 @@ pub enum TagError {
     /// Nothing has this name.
     #[error("there is no tag `{0}`")]
     Unknown(String),
-    /// The group has no such member.
-    #[error("tag `{parent}` has no member `{child}`")]
-    NotAMember {
-        /// The group.
-        parent: String,
-        /// Who is not in it.
-        child: String,
-    },
 }
 
 /// A tag as it is spoken about.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(from = "Spelling")]
 pub struct Mapping {
-    /// Its name. The first generation says `tag_name`.
-    #[serde(alias = "tag_name", skip_serializing_if = "String::is_empty")]
+    /// Its name.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// Members of a group: tags, addresses or prefixes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -67,6 +59,46 @@ pub struct Mapping {
     /// Its address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ip: Option<String>,
+}
+
+/// A tag as either generation writes it: the first says `tag_name`.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Spelling {
+    name: String,
+    tag_name: String,
+    child_tags: Option<Vec<String>>,
+    uri: Option<String>,
+    ip: Option<String>,
+}
+
+impl From<Spelling> for Mapping {
+    fn from(spelling: Spelling) -> Self {
+        let Spelling { name, tag_name, child_tags, uri, ip } = spelling;
+        let name = if name.is_empty() { tag_name } else { name };
+        Self { name, child_tags: child_tags.unwrap_or_default(), uri, ip }
+    }
+}
+
+impl Mapping {
+    /// With both halves if it is the tag of a resource: on the wire the original always sets both and reads
+    /// both unasked. An address that stands for itself has no name and keeps its one half.
+    #[must_use]
+    pub fn with_both_halves(mut self) -> Self {
+        if !self.name.is_empty() && (self.uri.is_some() || self.ip.is_some()) {
+            self.uri.get_or_insert_default();
+            self.ip.get_or_insert_default();
+        }
+        self
+    }
+
+    /// Without halves that are empty.
+    #[must_use]
+    pub fn without_empty_halves(mut self) -> Self {
+        self.uri.take_if(|uri| uri.is_empty());
+        self.ip.take_if(|ip| ip.is_empty());
+        self
+    }
 }
 
 /// One change to what is remembered.
@@ -290,7 +322,7 @@ impl Graph {
         Ok(writes)
     }
 
-    /// Takes a member out of a group.
+    /// Takes a member out of a group; nothing happens if it is not in it.
     pub fn delete_member(&self, parent: &str, child: &str) -> Result<Vec<Write>, TagError> {
         let node = self
             .nodes
@@ -298,22 +330,20 @@ impl Graph {
             .filter(|node| node.exists())
             .ok_or_else(|| TagError::Unknown(parent.into()))?;
         if !node.members.as_ref().is_some_and(|members| members.contains(child)) {
-            return Err(TagError::NotAMember { parent: parent.into(), child: child.into() });
+            return Ok(Vec::new());
         }
         Ok(vec![Write::Leave(parent.into(), child.into())])
     }
 
-    /// Removes a tag, its memberships both ways and its subscriptions. The tag itself goes last, so
-    /// that a removal cut into several commits can be begun again.
+    /// Removes a tag and its memberships both ways. The tag itself goes last, so that a removal cut into several
+    /// commits can be begun again. Who followed it stays noted until it unsubscribes: the original's orchestrator
+    /// asks for them only afterwards, and their rules still name the tag, should it be set again.
     pub fn delete(&self, tag: &str) -> Result<Vec<Write>, TagError> {
         let node =
             self.nodes.get(tag).filter(|node| node.exists()).ok_or_else(|| TagError::Unknown(tag.into()))?;
         let mut writes: Vec<Write> = Vec::new();
         writes.extend(node.parents.iter().map(|parent| Write::Leave(parent.to_string(), tag.into())));
         writes.extend(node.members().map(|member| Write::Leave(tag.into(), member.to_string())));
-        writes.extend(
-            self.subscribers(tag).into_iter().map(|subscriber| Write::Unsubscribe(tag.into(), subscriber)),
-        );
         writes.push(Write::Remove(tag.into()));
         Ok(writes)
     }

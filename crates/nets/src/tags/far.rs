@@ -92,8 +92,7 @@ impl Far {
                 client.get_tag(request).await.map_err(told)?.into_inner().into()
             }
         };
-        let some = |text: Option<String>| text.filter(|text| !text.is_empty());
-        Ok(Mapping { name: name.into(), uri: some(mapping.uri), ip: some(mapping.ip), ..mapping })
+        Ok(Mapping { name: name.into(), ..mapping })
     }
 
     /// All tags, where the wire can list them.

@@ -15,14 +15,15 @@ pub(super) fn service(tags: Tags) -> TagServiceServer<Seed> {
 pub(super) struct Seed(Tags);
 
 impl From<Mapping> for TagMapping {
-    fn from(Mapping { name, child_tags, uri, ip }: Mapping) -> Self {
+    fn from(mapping: Mapping) -> Self {
+        let Mapping { name, child_tags, uri, ip } = mapping.with_both_halves();
         Self { tag_name: name, child_tags, uri, ip }
     }
 }
 
 impl From<TagMapping> for Mapping {
     fn from(TagMapping { tag_name, child_tags, uri, ip }: TagMapping) -> Self {
-        Self { name: tag_name, child_tags, uri, ip }
+        Self { name: tag_name, child_tags, uri, ip }.without_empty_halves()
     }
 }
 
@@ -49,7 +50,7 @@ impl TagService for Seed {
         Ok(Response::new(TagMappingList { mappings }))
     }
 
-    /// Each named child leaves; none of them being a member is an error.
+    /// Each named child leaves.
     async fn delete_tag_member(
         &self,
         request: Request<TagMapping>,

@@ -23,14 +23,15 @@ pub(super) fn service(tags: Tags) -> TagServiceServer<Today> {
 pub(super) struct Today(Tags);
 
 impl From<Mapping> for TagMapping {
-    fn from(Mapping { name, child_tags, uri, ip }: Mapping) -> Self {
+    fn from(mapping: Mapping) -> Self {
+        let Mapping { name, child_tags, uri, ip } = mapping.with_both_halves();
         Self { name, child_tags, uri, ip }
     }
 }
 
 impl From<TagMapping> for Mapping {
     fn from(TagMapping { name, child_tags, uri, ip }: TagMapping) -> Self {
-        Self { name, child_tags, uri, ip }
+        Self { name, child_tags, uri, ip }.without_empty_halves()
     }
 }
 

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use axum::Router;
 use axum::extract::Request;
 use axum::middleware::{Next, from_fn};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use tarbet_identity::tls::{Acceptor, TlsStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
@@ -20,7 +20,7 @@ use tonic::service::Routes;
 use tonic::transport::server::Connected;
 
 use super::{Tokens, stranger};
-use crate::grpc;
+use crate::{grpc, refusal};
 
 /// Handshakes at once; whoever comes when all are taken waits.
 const HANDSHAKES: usize = 256;
@@ -57,11 +57,7 @@ impl Gate {
     /// The same REST routes for callers with a token only.
     pub(crate) fn rest(&self, router: Router) -> Router {
         let Some(tokens) = self.tokens.clone() else { return router };
-        let refuse = || {
-            let problem = stranger();
-            let status = problem.status();
-            (status, axum::Json(problem)).into_response()
-        };
+        let refuse = || refusal::answer(&stranger());
         router
             .layer(from_fn(move |request: Request, next: Next| check(tokens.clone(), request, next, refuse)))
     }

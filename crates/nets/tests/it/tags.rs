@@ -76,8 +76,8 @@ async fn speaks_today(store: &Store, sharing: Sharing) {
     let member =
         |child: &str| tags::DeleteTagMemberRequest { parent_tag: "web".into(), child_tag: child.into() };
     client.delete_tag_member(member("10.9.0.0/16")).await.unwrap();
-    let gone = client.delete_tag_member(member("10.9.0.0/16")).await.unwrap_err();
-    assert_eq!(gone.code(), tonic::Code::NotFound, "{gone}");
+    client.delete_tag_member(member("10.9.0.0/16")).await.expect("a member that is none is as wanted");
+    client.subscribe(tags::SubscribeRequest { subscription: Some(subscription("web")) }).await.unwrap();
     client.delete_tag(tags::DeleteTagRequest { tag_name: "web".into() }).await.unwrap();
     let all = client
         .get_tag(tags::GetTagRequest { tag_name: "all".into() })
@@ -87,6 +87,20 @@ async fn speaks_today(store: &Store, sharing: Sharing) {
         .tag
         .unwrap();
     assert_eq!(all.child_tags, ["default.azure.vm2", "default.gcp.vm1"], "no dangling member");
+    // The original's orchestrator asks who followed a tag after it has removed it.
+    let followers = client.get_subscribers(subscribers()).await.unwrap().into_inner().subscribers;
+    assert_eq!(followers, ["default>gcp>uri/x"]);
+
+    // And it reads both halves of a leaf unasked.
+    let half = Mapping { uri: None, ..leaf("half", "10.7.0.1") };
+    client.set_tag(mapping(half)).await.unwrap();
+    let half =
+        client.get_tag(tags::GetTagRequest { tag_name: "half".into() }).await.unwrap().into_inner().tag;
+    assert_eq!(half.map(|tag| (tag.uri, tag.ip)), Some((Some(String::new()), Some("10.7.0.1".into()))));
+    client.set_tag(mapping(group("halves", &["half", "10.7.0.2"]))).await.unwrap();
+    let resolved = client.resolve_tag(tags::ResolveTagRequest { tag_name: "halves".into() }).await.unwrap();
+    let uris: Vec<Option<String>> = resolved.into_inner().tags.into_iter().map(|tag| tag.uri).collect();
+    assert_eq!(uris, [None, Some(String::new())], "an address stands for itself");
 
     // Another process finds exactly this.
     let again = Tags::open(store, sharing).await.unwrap();
@@ -122,6 +136,9 @@ async fn the_first_generation_speaks_to_the_same_tags() {
     assert!(answer.success, "{answer:?}");
     client.set_tag(seed_tags::TagMapping::from(group("g", &["a", "10.0.0.9"]))).await.unwrap();
     assert_eq!(client.get_tag(tag("a")).await.unwrap().into_inner().ip.as_deref(), Some("10.0.0.1"));
+    let half = Mapping { ip: None, ..leaf("half", "") };
+    client.set_tag(seed_tags::TagMapping::from(half)).await.unwrap();
+    assert_eq!(client.get_tag(tag("half")).await.unwrap().into_inner().ip.as_deref(), Some(""));
     let mappings = client.resolve_tag(tag("g")).await.unwrap().into_inner().mappings;
     assert_eq!(mappings.len(), 2);
     let subscription = || seed_tags::Subscription { tag_name: "g".into(), subscriber: "s".into() };
@@ -261,6 +278,11 @@ async fn values_by_namespace_cloud_and_key() {
     assert_eq!(client.get(get("a")).await.unwrap().into_inner().value, "of a");
     let delete = tags::DeleteRequest { key: "k".into(), cloud: "ibm".into(), namespace: "a".into() };
     client.delete(delete).await.unwrap();
-    assert_eq!(client.get(get("a")).await.unwrap_err().code(), tonic::Code::NotFound);
+    let missing = client.get(get("a")).await.unwrap_err();
+    assert_eq!(missing.code(), tonic::Code::NotFound);
+    assert!(
+        missing.message().contains("redis: nil"),
+        "the words that the original's plugins look for: {missing}"
+    );
     assert_eq!(client.get(get("b")).await.unwrap().into_inner().value, "of b");
 }

@@ -207,12 +207,31 @@ pub(crate) fn port<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D:
 }
 
 impl NetsConfig {
-    /// Reads Paraglider's own file, of either generation.
-    pub fn from_paraglider(path: &Path) -> Result<Self, Error> {
+    /// Reads Paraglider's own file, of either generation, and says which keys in it mean nothing here: the
+    /// original skips such keys too.
+    pub fn from_paraglider(path: &Path) -> Result<(Self, Vec<String>), Error> {
         let unreadable = |cause: String| Error::setting(path.display().to_string(), cause);
         let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
-        let config: Self = serde_saphyr::from_str(&text).map_err(|error| unreadable(error.to_string()))?;
-        Ok(config.completed())
+        let tree = serde_saphyr::from_str(&text).map_err(|error| unreadable(error.to_string()))?;
+        let (config, skipped) = Self::lenient(tree).map_err(unreadable)?;
+        Ok((config.completed(), skipped))
+    }
+
+    /// Reads settings without the keys that are not known, and names those.
+    fn lenient(mut tree: serde_json::Value) -> Result<(Self, Vec<String>), String> {
+        let mut skipped = Vec::new();
+        loop {
+            let error = match serde_path_to_error::deserialize::<_, Self>(&tree) {
+                Ok(config) => return Ok((config, skipped)),
+                Err(error) => error,
+            };
+            let path: Vec<String> = error.path().iter().map(ToString::to_string).collect();
+            let is_unknown = error.inner().to_string().starts_with("unknown field");
+            if !is_unknown || !take_out(&mut tree, &path) {
+                return Err(format!("{}: {}", path.join("."), error.inner()));
+            }
+            skipped.push(path.join("."));
+        }
     }
 
     /// Fills in what other keys imply: the default cloud, and the first generation's deployments.
@@ -274,6 +293,18 @@ impl NetsConfig {
     }
 }
 
+/// Takes the key at the end of a path out of a tree, and says whether it was there.
+fn take_out(tree: &mut serde_json::Value, path: &[String]) -> bool {
+    let Some((key, above)) = path.split_last() else { return false };
+    let inner = above.iter().try_fold(tree, |node, step| match node {
+        serde_json::Value::Array(items) => {
+            step.trim_matches(['[', ']']).parse::<usize>().ok().and_then(|index| items.get_mut(index))
+        }
+        node => node.get_mut(step),
+    });
+    inner.and_then(serde_json::Value::as_object_mut).is_some_and(|map| map.remove(key).is_some())
+}
+
 /// Namespaces and clouds are parts of tags, so they hold no dot.
 fn part(name: &str) -> Result<(), String> {
     crate::plan::rule::name(name)?;
@@ -315,6 +346,28 @@ cloudPlugins:
 ";
         let config: NetsConfig = serde_saphyr::from_str(seed).unwrap();
         assert_eq!(config.completed().namespaces["default"][0].deployment, "projects/p");
+    }
+
+    #[test]
+    fn keys_of_other_versions_are_skipped_and_named() {
+        let text = "
+server: {host: localhost, port: 8080, rpcPort: 8081, scheme: http}
+cloudPlugins:
+  - {name: gcp, host: localhost, port: 8082}
+  - {name: azure, host: localhost, port: 8083, region: westus}
+featureFlags: {azure: {teleportEnabled: true, attachResourceEnabled: true}}
+logLevel: debug
+";
+        let (config, mut skipped) = NetsConfig::lenient(serde_saphyr::from_str(text).unwrap()).unwrap();
+        skipped.sort();
+        assert_eq!(
+            skipped,
+            ["cloudPlugins.[1].region", "featureFlags.azure.teleportEnabled", "logLevel", "server.scheme"]
+        );
+        assert_eq!((config.server.port, config.cloud_plugins.len()), (8080, 2));
+        assert!(config.feature_flags["azure"].attach_resource_enabled);
+        let wrong = serde_saphyr::from_str("server: {host: localhost, port: many, rpcPort: 8081}").unwrap();
+        assert!(NetsConfig::lenient(wrong).unwrap_err().starts_with("server.port: "));
     }
 
     #[test]

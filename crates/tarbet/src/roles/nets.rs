@@ -32,13 +32,16 @@ pub struct NetsArgs {
 }
 
 pub fn run(config: Config, args: NetsArgs) -> Result<(), Problem> {
-    let settings = match &args.paraglider_config {
+    let (settings, skipped) = match &args.paraglider_config {
         Some(path) => NetsConfig::from_paraglider(path).map_err(|error| error.problem())?,
-        None => config.nets.clone(),
+        None => (config.nets.clone(), Vec::new()),
     };
     Process::run("nets", &config, OBSERVE_AT, Threads::Cores, |process| {
         let config = config.clone();
         async move {
+            for setting in &skipped {
+                tracing::warn!(%setting, "A key of the configuration file means nothing here and is skipped.");
+            }
             let around = surroundings(&process, &own_store(&config, "nets")).await?;
             nets(settings, &around).await.map(drop).map_err(|error| error.problem())
         }

@@ -66,6 +66,11 @@ impl Settings {
     }
 }
 
+/// The original notes a server without a scheme and means HTTP.
+fn with_scheme(server: String) -> String {
+    if server.contains("://") { server } else { format!("http://{server}") }
+}
+
 /// What the orchestrator is believed by, and what it is shown.
 struct Trust {
     authority: Option<PathBuf>,
@@ -149,7 +154,7 @@ impl Glide {
         if let Some(digest) = &args.expect {
             how.push(("expect", digest.clone()));
         }
-        let server = args.server.clone().unwrap_or_else(|| settings.server());
+        let server = with_scheme(args.server.clone().unwrap_or_else(|| settings.server()));
         Ok(Self {
             server: server.trim_end_matches('/').to_owned(),
             namespace: args.namespace.clone().unwrap_or_else(|| settings.active_namespace.clone()),
@@ -164,7 +169,7 @@ impl Glide {
     /// A conversation that only asks.
     pub fn reading(server: Option<String>) -> Result<Self, Problem> {
         let settings = Settings::read();
-        let server = server.unwrap_or_else(|| settings.server());
+        let server = with_scheme(server.unwrap_or_else(|| settings.server()));
         Ok(Self {
             server: server.trim_end_matches('/').to_owned(),
             namespace: settings.active_namespace,
@@ -298,4 +303,20 @@ pub fn escape(text: &str) -> String {
         }
     }
     escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_a_scheme_is_meant_as_http() {
+        for (noted, meant) in [
+            ("localhost:8080", "http://localhost:8080"),
+            ("http://10.0.0.1:8080", "http://10.0.0.1:8080"),
+            ("https://nets.example", "https://nets.example"),
+        ] {
+            assert_eq!(with_scheme(noted.to_owned()), meant);
+        }
+    }
 }

@@ -193,10 +193,17 @@ async fn resources(State(orchestrator): State<Orchestrator>, Path(namespace): Pa
 struct NewBody {
     #[serde(default)]
     name: String,
-    #[serde(default)]
-    description: String,
+    description: Option<String>,
     #[serde(default)]
     id: String,
+}
+
+impl NewBody {
+    /// Without a description the body was meant for another path.
+    fn described(self) -> Result<(String, String), Error> {
+        let description = self.description.ok_or_else(|| Error::invalid("description", "is missing"))?;
+        Ok((self.name, description))
+    }
 }
 
 fn created(namespace: String, cloud: String) -> impl FnOnce(Outcome) -> Response {
@@ -221,7 +228,8 @@ async fn create_or_attach(
     let request = if body.name.is_empty() && !body.id.is_empty() {
         Request::Attach { namespace, cloud, uri: body.id }
     } else {
-        Request::Create { namespace, cloud, name: body.name, description: body.description }
+        let (name, description) = body.described()?;
+        Request::Create { namespace, cloud, name, description }
     };
     change(&orchestrator, how, request, answer).await
 }
@@ -233,7 +241,8 @@ async fn create(
     Body(body): Body<NewBody>,
 ) -> Answer {
     let answer = created(namespace.clone(), cloud.clone());
-    let request = Request::Create { namespace, cloud, name, description: body.description };
+    let (_, description) = body.described()?;
+    let request = Request::Create { namespace, cloud, name, description };
     change(&orchestrator, how, request, answer).await
 }
 

@@ -103,6 +103,7 @@ impl Bed {
                 "default": [{ "name": "azure", "deployment": GROUP }, { "name": "gcp", "deployment": "projects/p" }],
                 "other": [{ "name": "azure", "deployment": GROUP }],
             },
+            "featureFlags": { "azure": { "attachResourceEnabled": true } },
             "spaceRefresh": "0s",
         });
         let running = bed::orchestrator(&serde_json::from_value(config).unwrap(), &bed::memory().await).await;

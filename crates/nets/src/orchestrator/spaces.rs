@@ -116,7 +116,9 @@ impl Spaces {
         for (name, answer) in answers {
             match answer {
                 Ok(mut report) => {
-                    report.iter_mut().for_each(|mapping| complete(places, mapping));
+                    for mapping in &mut report {
+                        complete(places, mapping);
+                    }
                     state.report(name, report);
                 }
                 Err(error) if state.reports.contains_key(name) => {

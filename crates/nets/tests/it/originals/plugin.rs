@@ -103,6 +103,7 @@ impl World {
 
 type Answer<T> = Result<Response<T>, Status>;
 
+#[expect(clippy::unnecessary_wraps, reason = "the form every call answers in")]
 fn answer<T>(message: T) -> Answer<T> {
     Ok(Response::new(message))
 }
@@ -207,7 +208,7 @@ impl CloudPlugin for Plugin {
         let given = request.into_inner().address_space;
         let wanted: IpNet = given.parse().map_err(|_| Status::unknown("invalid CIDR address"))?;
         let holds = |space: &&str| space.parse::<IpNet>().unwrap().contains(&wanted);
-        let found = self.networks.iter().find(|network| network.iter().any(|space| holds(&space)));
+        let found = self.networks.iter().find(|network| network.iter().any(holds));
         let address_spaces =
             found.map_or_else(|| vec![given], |network| network.iter().map(ToString::to_string).collect());
         answer(today::GetNetworkAddressSpacesResponse { address_spaces })

@@ -173,6 +173,7 @@ impl Reloading {
 fn build(config: Config, connect: Connect) -> Result<Client, ClusterError> {
     let failed =
         |source| ClusterError::Build { url: config.cluster_url.to_string(), source: Box::new(source) };
+    let connect = if let Some(proxy) = &config.proxy_url { connect.via(proxy) } else { connect };
     let https = config.rustls_https_connector_with_connector(connect).map_err(failed)?;
     let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
         .pool_idle_timeout(Duration::from_mins(1))

@@ -13,6 +13,8 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tower::Service;
 
+use crate::proxy::tunnel;
+
 /// Bytes both ways.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -21,7 +23,11 @@ type Opening = Pin<Box<dyn Future<Output = io::Result<Box<dyn Stream>>> + Send>>
 
 /// Opens a stream to the API a URI names. Cheap to clone.
 #[derive(Clone)]
-pub struct Connect(Arc<dyn Fn(Uri) -> Opening + Send + Sync>);
+pub struct Connect {
+    open: Arc<dyn Fn(Uri) -> Opening + Send + Sync>,
+    /// Over the network, where a proxy may stand in the way; links know their own way.
+    network: bool,
+}
 
 impl Connect {
     /// Opens streams with `open`, such as a dialer of a link.
@@ -31,10 +37,11 @@ impl Connect {
         T: Future<Output = io::Result<S>> + Send + 'static,
         S: Stream + 'static,
     {
-        Self(Arc::new(move |uri| {
+        let open = move |uri| -> Opening {
             let opening = open(uri);
             Box::pin(async move { Ok(Box::new(opening.await?) as Box<dyn Stream>) })
-        }))
+        };
+        Self { open: Arc::new(open), network: false }
     }
 
     /// Plain TCP with keep-alive, so that a peer that vanished is noticed on an idle watch too.
@@ -46,10 +53,31 @@ impl Connect {
         connector.set_keepalive_interval(Some(Duration::from_secs(5)));
         connector.set_keepalive_retries(Some(3));
         connector.set_connect_timeout(Some(Duration::from_secs(10)));
-        Self::new(move |uri| {
+        let direct = Self::new(move |uri| {
             let opening = connector.clone().call(uri);
             async move { opening.await.map(TokioIo::into_inner).map_err(io::Error::other) }
-        })
+        });
+        Self { network: true, ..direct }
+    }
+
+    /// The same through an HTTP proxy, if it goes over the network at all.
+    pub(crate) fn via(self, proxy: &Uri) -> Self {
+        if !self.network {
+            return self;
+        }
+        let proxy = proxy.clone();
+        let open = move |target: Uri| -> Opening {
+            let (proxy, connect) = (proxy.clone(), Arc::clone(&self.open));
+            Box::pin(async move {
+                if proxy.scheme_str().is_some_and(|scheme| scheme != "http") {
+                    return Err(io::Error::other("only http proxies can be used for a cluster"));
+                }
+                let mut stream = connect(proxy.clone()).await?;
+                tunnel(&mut stream, &proxy, &target).await?;
+                Ok(stream)
+            })
+        };
+        Self { open: Arc::new(open), network: true }
     }
 }
 
@@ -69,7 +97,7 @@ impl Service<Uri> for Connect {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let opening = (self.0)(uri);
+        let opening = (self.open)(uri);
         Box::pin(async move { Ok(TokioIo::new(Opened(opening.await?))) })
     }
 }

@@ -17,6 +17,7 @@ mod events;
 pub mod finalizer;
 mod lease;
 mod mirror;
+mod proxy;
 mod queue;
 
 pub use apply::{apply, merge, merge_status};

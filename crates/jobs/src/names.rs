@@ -60,7 +60,8 @@ pub fn label_value(text: &str) -> String {
     if start.is_empty() { mark } else { format!("{start}-{mark}") }
 }
 
-/// Whether a label of a request is taken over by its run. `more` are keys, or prefixes that end in `/`.
+/// Whether a label of a request is taken over by its run. `more` are keys, prefixes that end in `/`, or `*` for all,
+/// as the original does it.
 pub(crate) fn copied_label(key: &str, more: &[String]) -> bool {
     let ours = [LABEL_NAME, LABEL_NAMESPACE, LABEL_TYPE].contains(&key) || key.starts_with("tarbet.dev/");
     if ours || key.starts_with("tekton.dev/") {
@@ -71,9 +72,9 @@ pub(crate) fn copied_label(key: &str, more: &[String]) -> bool {
         .iter()
         .any(|known| domain.strip_suffix(known).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')));
     known
-        || more
-            .iter()
-            .any(|wanted| key == wanted || (wanted.ends_with('/') && key.starts_with(wanted.as_str())))
+        || more.iter().any(|wanted| {
+            wanted == "*" || key == wanted || (wanted.ends_with('/') && key.starts_with(wanted.as_str()))
+        })
 }
 
 #[cfg(test)]
@@ -83,6 +84,9 @@ mod tests {
 
     #[test]
     fn labels_of_strangers_stay_behind() {
+        let all = ["*".to_owned()];
+        assert!(copied_label("anything", &all) && copied_label("a.example/b", &all));
+        assert!(!copied_label("tekton.dev/pipelineRun", &all) && !copied_label("tarbet.dev/remote", &all));
         let more = ["team.example.com/".to_owned(), "cost-centre".to_owned()];
         for copied in [
             "internal-services.appstudio.openshift.io/pipeline-name",

@@ -71,7 +71,7 @@ impl Default for MeshConfig {
             kubeconfig: None,
             namespace: None,
             listen: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), crate::plan::DISCOVERY_PORT),
-            hold_down: Duration::from_mins(1),
+            hold_down: Duration::from_mins(10),
             resolve_every: Duration::from_secs(10),
             discovery: BTreeMap::new(),
             via_site: BTreeMap::new(),

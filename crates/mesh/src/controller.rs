@@ -30,6 +30,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::carry::Carrier;
 use crate::config::MeshConfig;
+use crate::crd::Remote;
 use crate::error::MeshError;
 use crate::fds::{Discovery, Snapshot, Told, serve};
 use crate::metrics::MeshMetrics;
@@ -280,8 +281,19 @@ fn told(before: Option<&Told>, mesh: &str, world: &plan::World, offers: &[Offer]
     Told {
         everybody: snapshot(before.map(|before| &before.everybody), &to("")),
         chosen: remotes.iter().map(|it| (it.id.clone(), snapshot(last(&it.id), &to(&it.id)))).collect(),
-        principals: remotes.iter().map(|it| (it.id.clone(), it.principal())).collect(),
+        principals: identities(remotes),
     }
+}
+
+/// Which mesh an identity of discovery is of, where it can be of one only.
+fn identities(remotes: &[Remote]) -> BTreeMap<String, String> {
+    let mut known: BTreeMap<String, Option<&str>> = BTreeMap::new();
+    for remote in remotes {
+        for principal in remote.principals() {
+            known.entry(principal).and_modify(|mesh| *mesh = None).or_insert(Some(&remote.id));
+        }
+    }
+    known.into_iter().filter_map(|(principal, mesh)| Some((principal, mesh?.to_owned()))).collect()
 }
 
 /// One term of leadership.

@@ -6,7 +6,7 @@ use kube::core::DynamicObject;
 use serde_json::Value;
 use tarbet_cluster::Newer;
 
-use crate::plan::{Kind, MANAGED_BY, MESH_LABEL, Print};
+use crate::plan::{Kind, MANAGED_BY, MESH_LABEL, ORIGINAL_LABEL, Print};
 
 /// The digest of conditions without their times.
 pub(crate) fn print_conditions(conditions: &[Condition]) -> Print {
@@ -87,6 +87,8 @@ impl Live {
     pub(crate) fn of(kind: Kind, object: &DynamicObject) -> Option<Self> {
         let labels = object.labels();
         let ours = labels.get(MANAGED_BY.0).is_some_and(|value| value == MANAGED_BY.1);
+        // What the original made is about to be replaced by ours, so its names are not somebody else's.
+        let original = labels.contains_key(ORIGINAL_LABEL);
         let hosts = |spec: &Value| serde_json::from_value(spec["hosts"].clone()).unwrap_or_default();
         let conditions = if kind == Kind::ImportedService { conditions(object) } else { Vec::new() };
         let status = match kind {
@@ -107,7 +109,7 @@ impl Live {
             conditions: status,
             bare: conditions.is_empty(),
             generation: object.metadata.generation.unwrap_or(0),
-            hosts: if kind == Kind::ServiceEntry && !ours { hosts(&spec) } else { Vec::new() },
+            hosts: if kind == Kind::ServiceEntry && !ours && !original { hosts(&spec) } else { Vec::new() },
             going: object.metadata.deletion_timestamp.is_some(),
         })
     }

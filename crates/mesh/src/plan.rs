@@ -20,7 +20,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 pub use memo::Memo;
-pub use object::{Flavour, Kind, MANAGED_BY, MESH_LABEL, Object, Owner};
+pub use object::{Flavour, Kind, MANAGED_BY, MESH_LABEL, ORIGINAL_LABEL, Object, Owner};
 pub use owners::Owners;
 pub use spec::{Print, Spec};
 

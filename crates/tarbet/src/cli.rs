@@ -10,6 +10,7 @@ pub mod endpoint;
 mod explain;
 mod forward;
 mod glide;
+mod go_flags;
 pub mod known_sites;
 mod kube;
 mod man;
@@ -191,7 +192,8 @@ enum Command {
 /// Reads the arguments; usage mistakes end the process with code 2, as clap does.
 pub fn parse() -> Cli {
     let command = Cli::command().bin_name(called(std::env::args_os().next().as_deref()));
-    match Cli::from_arg_matches(&command.get_matches()) {
+    let args = go_flags::understood(&command, std::env::args_os());
+    match Cli::from_arg_matches(&command.get_matches_from(args)) {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     }

@@ -14,7 +14,7 @@ use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::ground;
 
 pub use layers::{Node, Origin};
-pub use sections::Config;
+pub use sections::{Config, Log};
 
 /// Where settings come from, lowest first.
 #[derive(Debug, Default)]

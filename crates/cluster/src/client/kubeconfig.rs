@@ -7,6 +7,7 @@ use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 use crate::error::ClusterError;
+use crate::proxy;
 
 /// The state of every file a configuration was read from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,8 +49,24 @@ pub(super) async fn load(paths: &[PathBuf]) -> Result<(Config, Fingerprint), Clu
     }
     // Taken before the content is used: a change in between is seen at the next look.
     let fingerprint = Fingerprint::of(paths.iter().cloned().chain(named_files(&merged)).collect());
+    let named = names_proxy(&merged);
     let config = Config::from_custom_kubeconfig(merged, &KubeConfigOptions::default()).await;
-    Ok((config.map_err(|error| failed(first, error))?, fingerprint))
+    let mut config = config.map_err(|error| failed(first, error))?;
+    // A proxy of the environment is for those hosts only that the environment does not except.
+    let listed = ["NO_PROXY", "no_proxy"].into_iter().find_map(|name| std::env::var(name).ok());
+    let host = config.cluster_url.host().unwrap_or_default();
+    if !named && proxy::is_spared(host, &listed.unwrap_or_default()) {
+        config.proxy_url = None;
+    }
+    Ok((config, fingerprint))
+}
+
+/// Whether the current context's cluster has a proxy of its own.
+fn names_proxy(config: &Kubeconfig) -> bool {
+    let context = config.contexts.iter().find(|one| Some(&one.name) == config.current_context.as_ref());
+    let cluster = context.and_then(|one| Some(&one.context.as_ref()?.cluster));
+    let cluster = config.clusters.iter().find(|one| Some(&one.name) == cluster);
+    cluster.and_then(|one| one.cluster.as_ref()?.proxy_url.as_ref()).is_some_and(|proxy| !proxy.is_empty())
 }
 
 /// The files that a kubeconfig names for certificates and keys; tokens are re-read by the client.

@@ -9,7 +9,7 @@ use kube::Api;
 use kube::api::ListParams;
 use serde_json::json;
 use tarbet_cluster::{
-    Class, Connect, Events, Severity, Source, apply, class, connect, connect_through, finalizer,
+    Class, Connect, Events, Severity, Source, apply, class, connect, connect_through, describe, finalizer,
 };
 use tarbet_testbed::{eventually, shared_pair};
 
@@ -83,6 +83,59 @@ async fn a_client_works_through_any_stream() {
     let listed = Api::<Namespace>::all(client).list(&ListParams::default()).await.unwrap();
     assert!(listed.items.len() >= 4);
     assert!(opened.load(Ordering::Relaxed) >= 1);
+}
+
+/// A proxy that connects those who know the password, and counts them.
+async fn proxy(known: &'static str, served: Arc<AtomicUsize>) -> u16 {
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, copy_bidirectional};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let served = Arc::clone(&served);
+            tokio::spawn(async move {
+                let mut stream = BufReader::new(stream);
+                let (mut head, mut line) = (String::new(), String::new());
+                while stream.read_line(&mut line).await? > 2 {
+                    head += &std::mem::take(&mut line);
+                }
+                if !head.contains(&format!("Proxy-Authorization: Basic {known}\r\n")) {
+                    return stream.write_all(b"HTTP/1.1 407 Who are you\r\n\r\n").await;
+                }
+                let target = head.split(' ').nth(1).unwrap_or_default();
+                let mut server = tokio::net::TcpStream::connect(target).await?;
+                stream.write_all(b"HTTP/1.1 200 Connected\r\nVia: test\r\n\r\n").await?;
+                served.fetch_add(1, Ordering::Relaxed);
+                copy_bidirectional(&mut stream, &mut server).await.map(drop)
+            });
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn a_cluster_is_reached_through_the_proxy_of_its_kubeconfig() {
+    let pair = shared_pair().await.unwrap();
+    let served = Arc::new(AtomicUsize::new(0));
+    // ann:secret
+    let port = proxy("YW5uOnNlY3JldA==", Arc::clone(&served)).await;
+    let folder = tempfile::tempdir().unwrap();
+    let list = async |proxy: String| {
+        let text = std::fs::read_to_string(pair.public.kubeconfig()).unwrap();
+        let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+        config["clusters"][0]["cluster"]["proxy-url"] = json!(proxy);
+        let file = folder.path().join("kubeconfig");
+        std::fs::write(&file, config.to_string()).unwrap();
+        let client = connect(&Source::file(&file)).await.unwrap();
+        Api::<Namespace>::all(client).list(&ListParams::default()).await
+    };
+    let listed = list(format!("http://ann:secret@127.0.0.1:{port}")).await.unwrap();
+    assert!(listed.items.len() >= 4 && served.load(Ordering::Relaxed) >= 1);
+    let refused = list(format!("http://ann:wrong@127.0.0.1:{port}")).await.unwrap_err();
+    let said = describe(&refused);
+    assert!(said.contains("407 Who are you") && !said.contains("wrong"), "{said}");
+    let other = describe(&list(format!("socks5://127.0.0.1:{port}")).await.unwrap_err());
+    assert!(other.contains("only http proxies"), "{other}");
 }
 
 #[tokio::test]

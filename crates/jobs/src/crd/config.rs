@@ -35,7 +35,8 @@ pub struct InternalServicesConfigSpec {
     pub offers: Vec<Offer>,
     /// Whether all remote namespaces are watched, or only the allowed ones.
     pub watch_scope: WatchScope,
-    /// Label keys, or prefixes that end in `/`, that runs take over from their requests besides those of Konflux.
+    /// Label keys, prefixes that end in `/`, or `*` for all, that runs take over from their requests besides those of
+    /// Konflux. Any label may make a run's pods match a selector of this cluster.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub copy_labels: Vec<String>,
 }

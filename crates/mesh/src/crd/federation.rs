@@ -280,16 +280,17 @@ impl Ingress {
 }
 
 impl Remote {
-    /// The service account of its discovery.
-    pub fn service_account(&self) -> String {
-        let usual = || format!("federation-discovery-service-{}", self.id);
-        self.identity.service_account.clone().unwrap_or_else(usual)
-    }
-
-    /// The principal of its discovery, as Istio writes it.
-    pub fn principal(&self) -> String {
-        let Identity { namespace, trust_domain, .. } = &self.identity;
-        format!("{trust_domain}/ns/{namespace}/sa/{}", self.service_account())
+    /// The principals its discovery may have, as Istio writes them. Unless one is named, that is the account after
+    /// the mesh, as we install it, or that of the original's chart.
+    pub fn principals(&self) -> Vec<String> {
+        let Identity { service_account, namespace, trust_domain } = &self.identity;
+        let accounts = match service_account {
+            Some(account) => vec![account.clone()],
+            None => {
+                vec![format!("federation-discovery-service-{}", self.id), "federation-controller".to_owned()]
+            }
+        };
+        accounts.iter().map(|account| format!("{trust_domain}/ns/{namespace}/sa/{account}")).collect()
     }
 
     /// The name of its discovery Service.

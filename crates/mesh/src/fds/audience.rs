@@ -14,7 +14,8 @@ pub struct Told {
     pub everybody: Arc<Snapshot>,
     /// To meshes that are told more than that, or less.
     pub chosen: BTreeMap<String, Arc<Snapshot>>,
-    /// The identity of each mesh's discovery, `trust.domain/ns/…/sa/…`.
+    /// Identities of discovery, `trust.domain/ns/…/sa/…`, with the mesh of each. One that two meshes could have is
+    /// not there: it tells nothing.
     pub principals: BTreeMap<String, String>,
 }
 
@@ -29,9 +30,7 @@ impl Told {
     /// own word.
     pub(super) fn to(&self, asker: &Asker) -> &Arc<Snapshot> {
         let mesh = match &asker.principal {
-            Some(known) => {
-                self.principals.iter().find(|(_, principal)| *principal == known).map(|(id, _)| id)
-            }
+            Some(known) => self.principals.get(known),
             None => Some(&asker.name),
         };
         mesh.and_then(|mesh| self.chosen.get(mesh)).unwrap_or(&self.everybody)
@@ -75,7 +74,7 @@ mod tests {
         let told = Told {
             everybody: snapshot("all.x"),
             chosen: [("west".to_owned(), snapshot("west.x"))].into(),
-            principals: [("west".to_owned(), "mesh.west/ns/istio-system/sa/fds".to_owned())].into(),
+            principals: [("mesh.west/ns/istio-system/sa/fds".to_owned(), "west".to_owned())].into(),
         };
         let asks = |name: &str, seen: Option<&str>| {
             let mut headers = HeaderMap::new();

@@ -22,8 +22,12 @@ use super::{TYPE_URL, Version};
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 /// A connection that is not up by then will not be.
 const DIAL: Duration = Duration::from_secs(10);
-/// A peer that vanished without a word is noticed within the sum of both.
-const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
+/// A peer that vanished without a word is noticed within this and the time it has to answer.
+const PING: Duration = Duration::from_secs(10);
+/// The same for peers of other origin: gRPC servers in Go end connections that are asked more often than every five
+/// minutes.
+const RARE_PING: Duration = Duration::from_secs(330);
+const PONG: Duration = Duration::from_secs(5);
 /// Between two states of one peer: a peer that changes faster is heard at this pace.
 const PACE: Duration = Duration::from_millis(20);
 
@@ -122,7 +126,8 @@ async fn one_stream(
     tell: &mut impl FnMut(Heard),
 ) -> End {
     inbox.reconnect();
-    let channel = match connect(&subscription.way).await {
+    let ping = if changes { PING } else { RARE_PING };
+    let channel = match connect(&subscription.way, ping).await {
         Ok(channel) => channel,
         Err(error) => return End::Failed(tarbet_telemetry::problem::chain(&error)),
     };
@@ -140,14 +145,14 @@ async fn one_stream(
     }
 }
 
-async fn connect(way: &Way) -> Result<Channel, tonic::transport::Error> {
+async fn connect(way: &Way, ping: Duration) -> Result<Channel, tonic::transport::Error> {
     let Way { dialer, target, authority } = way.clone();
     let endpoint = Endpoint::from_shared(format!("http://{authority}"))?
         .connect_timeout(DIAL)
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(4 << 20)
-        .http2_keep_alive_interval(KEEPALIVE.0)
-        .keep_alive_timeout(KEEPALIVE.1)
+        .http2_keep_alive_interval(ping)
+        .keep_alive_timeout(PONG)
         .keep_alive_while_idle(true);
     let connector = tower::service_fn(move |_: Uri| {
         let (dialer, target) = (Arc::clone(&dialer), target.clone());

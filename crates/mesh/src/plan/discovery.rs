@@ -23,7 +23,7 @@ pub(super) fn objects(draft: &mut Draft<'_>) {
     let strict = json!({ "selector": selector, "mtls": { "mode": "STRICT" } });
     let mut made = vec![object(Kind::PeerAuthentication, "fds-strict-mtls", strict)];
     if !draft.is_original() {
-        let principals: Vec<String> = draft.federation.remote.iter().map(Remote::principal).collect();
+        let principals: Vec<String> = draft.federation.remote.iter().flat_map(Remote::principals).collect();
         let port = DISCOVERY_PORT.to_string();
         // An ALLOW policy refuses all it does not name: metrics and probes must be named too.
         let mut rules = vec![json!({ "to": [{ "operation": { "notPorts": [port] } }] })];

@@ -187,7 +187,8 @@ fn discovery(draft: &mut Draft<'_>, remote: &Remote) {
         "resolution": resolution(addresses.iter().map(String::as_str)),
     });
     if !draft.is_original() {
-        spec["subjectAltNames"] = json!([format!("spiffe://{}", remote.principal())]);
+        let names = remote.principals().into_iter().map(|principal| format!("spiffe://{principal}"));
+        spec["subjectAltNames"] = json!(names.collect::<Vec<_>>());
     }
     let object = |kind, name, spec: Value| Object {
         kind,

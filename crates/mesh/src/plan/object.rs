@@ -12,6 +12,8 @@ use crate::model::Labels;
 
 /// The label, and its value, of everything we made.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "tarbet-mesh");
+/// The label of everything the original made.
+pub const ORIGINAL_LABEL: &str = "federation.openshift-service-mesh.io/peer";
 /// The label that names the one mesh an object is for.
 pub const MESH_LABEL: &str = "federation.openshift-service-mesh.io/mesh";
 

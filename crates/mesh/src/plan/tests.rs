@@ -135,7 +135,9 @@ fn only_known_identities_may_ask_discovery() {
     assert_eq!(strict.spec.value()["mtls"]["mode"], "STRICT");
     let policy = get(&plan, Kind::AuthorizationPolicy, "istio-system", "fds-remotes-only");
     let principals = &policy.spec.value()["rules"][1]["from"][0]["source"]["principals"];
-    assert_eq!(*principals, json!(["mesh.west/ns/istio-system/sa/federation-discovery-service-west"]));
+    // The account we install, and the one of the original's chart.
+    let accounts = ["federation-discovery-service-west", "federation-controller"];
+    assert_eq!(*principals, json!(accounts.map(|account| format!("mesh.west/ns/istio-system/sa/{account}"))));
     let alone = planned(json!([]), json!([]), |world| world["federation"]["remote"] = json!([]));
     let policy = get(&alone, Kind::AuthorizationPolicy, "istio-system", "fds-remotes-only");
     assert_eq!(policy.spec.value()["rules"], json!([{ "to": [{ "operation": { "notPorts": ["15080"] } }] }]));

@@ -8,11 +8,12 @@ use tarbet_cluster::{Client, Source};
 use tarbet_jobs::{Config as JobsConfig, Controller, JobMetrics, Remote, RemoteConfig};
 use tarbet_link::{Body, Caller, Target};
 use tarbet_telemetry::codes::{ground, jobs};
+use tarbet_telemetry::log::Format;
 use tarbet_telemetry::{Coded, Problem, Stage, observe};
 
 use super::process::{Process, Threads, bind};
 use crate::cli::endpoint::ServerArgs;
-use crate::config::Config;
+use crate::config::{Config, Log};
 
 pub const EXAMPLES: &str = "Examples:
   tarbet jobs --remote-kubeconfig /etc/remote/kubeconfig
@@ -60,9 +61,50 @@ pub struct JobsArgs {
     /// Address of the probe listener, such as :8081
     #[arg(long, value_parser = address, value_name = "ADDR")]
     health_probe_bind_address: Option<SocketAddr>,
+    #[command(flatten)]
+    zap: ZapArgs,
+}
+
+/// How the original's logger is told what to write.
+#[derive(Debug, Default, Args)]
+struct ZapArgs {
+    /// Taken and without effect
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    zap_devel: Option<bool>,
+    /// `json` or `console`, as log.format
+    #[arg(long, hide = true, value_name = "FORMAT")]
+    zap_encoder: Option<String>,
+    /// `debug`, `info`, `error` or a number, as log.filter
+    #[arg(long, hide = true, value_name = "LEVEL")]
+    zap_log_level: Option<String>,
+    /// Taken and without effect
+    #[arg(long, hide = true, value_name = "LEVEL")]
+    zap_stacktrace_level: Option<String>,
+    /// Taken and without effect
+    #[arg(long, hide = true, value_name = "FORMAT")]
+    zap_time_encoding: Option<String>,
+}
+
+impl ZapArgs {
+    fn apply(&self, log: &mut Log) {
+        match self.zap_encoder.as_deref() {
+            Some("json") => log.format = Format::Json,
+            Some("console") => log.format = Format::Text,
+            _ => {}
+        }
+        match self.zap_log_level.as_deref() {
+            Some("debug" | "1") => log.filter = "debug".into(),
+            Some("info" | "0") => log.filter = "info".into(),
+            Some(level @ ("error" | "warn")) => log.filter = level.into(),
+            // Its levels go on counting below debug.
+            Some(level) if level.parse::<u8>().is_ok() => log.filter = "trace".into(),
+            _ => {}
+        }
+    }
 }
 
 pub fn run(mut config: Config, args: JobsArgs) -> Result<(), Problem> {
+    args.zap.apply(&mut config.log);
     let mut settings = merged(config.jobs.clone(), &args)?;
     let mut probes = args.health_probe_bind_address;
     if config.observability.listen.is_none() {
@@ -204,6 +246,25 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_originals_words_for_logs_are_understood() {
+        let mut log = Log::default();
+        let said = |encoder: &str, level: &str| ZapArgs {
+            zap_encoder: Some(encoder.into()),
+            zap_log_level: Some(level.into()),
+            ..ZapArgs::default()
+        };
+        said("json", "error").apply(&mut log);
+        assert!(log.format == Format::Json && log.filter == "error");
+        said("console", "3").apply(&mut log);
+        assert!(log.format == Format::Text && log.filter == "trace");
+        said("else", "else").apply(&mut log);
+        assert!(
+            log.format == Format::Text && log.filter == "trace",
+            "what is not understood changes nothing"
+        );
+    }
 
     #[test]
     fn addresses_are_read_as_go_programs_write_them() {

@@ -21,7 +21,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- $remotes = append $remotes (dict "name" .name "kubeconfig" $file) -}}
 {{- end -}}
 {{- end -}}
-{{- $election := dict "enabled" (gt (int .Values.replicas) 1) "id" .Release.Name -}}
+{{- $election := dict "enabled" (gt (int .Values.replicas) 1) "id" "b548bb9d.redhat.com" -}}
 {{- $jobs := dict "remotes" $remotes "remote_events" .Values.remoteEvents "leader_election" $election -}}
 {{- toYaml (dict "jobs" (mergeOverwrite $jobs .Values.settings)) -}}
 {{- end }}

@@ -40,7 +40,10 @@ fn a_remote_service_becomes_one_service_entry() {
     );
     assert_eq!(
         discovery.spec.value()["subjectAltNames"],
-        json!(["spiffe://mesh.west/ns/istio-system/sa/federation-discovery-service-west"])
+        json!([
+            "spiffe://mesh.west/ns/istio-system/sa/federation-discovery-service-west",
+            "spiffe://mesh.west/ns/istio-system/sa/federation-controller",
+        ])
     );
     assert!(
         plan.objects.iter().position(|o| o.kind == Kind::ImportedService)

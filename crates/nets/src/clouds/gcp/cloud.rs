@@ -51,6 +51,35 @@ fn region_of(zone: &str) -> Result<String, Error> {
     legal("description.zone", region)
 }
 
+/// Users of the original write fields as its messages name them, `machine_type`; the cloud's own API says
+/// `machineType`. What people named themselves stays as it is.
+fn camel_case(value: Value) -> Value {
+    let of = |name: &str| {
+        let mut words = name.split('_');
+        let first = words.next().unwrap_or_default().to_owned();
+        words.fold(first, |name, word| {
+            let mut letters = word.chars();
+            name + &letters
+                .next()
+                .map(|first| first.to_ascii_uppercase())
+                .into_iter()
+                .chain(letters)
+                .collect::<String>()
+        })
+    };
+    match value {
+        Value::Array(all) => all.into_iter().map(camel_case).collect(),
+        Value::Object(fields) => fields
+            .into_iter()
+            .map(|(name, value)| {
+                let own = ["labels", "resourceManagerTags", "resource_manager_tags"].contains(&name.as_str());
+                (of(&name), if own { value } else { camel_case(value) })
+            })
+            .collect(),
+        plain => plain,
+    }
+}
+
 /// A machine to be made: its zone and all but its network.
 fn described(description: &str) -> Result<(String, Value), Error> {
     let wrong = |error: serde_json::Error| Error::invalid("description", format!("is not JSON: {error}"));
@@ -61,7 +90,7 @@ fn described(description: &str) -> Result<(String, Value), Error> {
             return Err(Error::invalid(format!("description.{kind}"), message));
         }
     }
-    let instance = description["instance_resource"].take();
+    let instance = camel_case(description["instance_resource"].take());
     let Value::Object(fields) = &instance else {
         let message = "is missing: say what machine, as the cloud's own API does";
         return Err(Error::invalid("description.instance_resource", message));
@@ -372,6 +401,21 @@ impl Cloud for Gcp {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fields_may_be_named_as_in_the_originals_examples() {
+        let given = json!({ "zone": "us-west1-a", "instance_resource": {
+            "machine_type": "zones/us-west1-a/machineTypes/f1-micro",
+            "disks": [{ "auto_delete": true, "initialize_params": { "disk_size_gb": 10, "sourceImage": "debian" } }],
+            "labels": { "cost_centre": "a_b" }, "metadata": { "items": [{ "key": "enable_x", "value": "a_b" }] },
+        } });
+        let wanted = json!({
+            "machineType": "zones/us-west1-a/machineTypes/f1-micro",
+            "disks": [{ "autoDelete": true, "initializeParams": { "diskSizeGb": 10, "sourceImage": "debian" } }],
+            "labels": { "cost_centre": "a_b" }, "metadata": { "items": [{ "key": "enable_x", "value": "a_b" }] },
+        });
+        assert_eq!(described(&given.to_string()).unwrap(), ("us-west1-a".to_owned(), wanted));
+    }
 
     #[test]
     fn descriptions_are_of_machines_without_networks() {

@@ -86,7 +86,7 @@ impl Gcp {
         let mut all = router["interfaces"].as_array().cloned().unwrap_or_default();
         let before = all.len();
         for address in addresses.iter().filter(|address| around(&router, **address).is_none()) {
-            let name = |index: usize| format!("{n}-{cloud}-int-{index}");
+            let name = |index: usize| format!("{n}-{cloud}-tunnel-{index}-int-{index}");
             let free = (0..=all.len()).find(|index| !all.iter().any(|item| item["name"] == name(*index)));
             let index = free.unwrap_or_default();
             let tunnel = legal("cloud", format!("{n}-{cloud}-tunnel-{index}"))?;

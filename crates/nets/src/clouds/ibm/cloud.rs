@@ -49,7 +49,12 @@ fn parse(uri: &str) -> Option<Name<'_>> {
 /// A machine to be made: its zone and all but its network.
 fn described(description: &str) -> Result<(String, Value), Error> {
     let wrong = |error: serde_json::Error| Error::invalid("description", format!("is not JSON: {error}"));
-    let instance: Value = serde_json::from_str(description).map_err(wrong)?;
+    let mut instance: Value = serde_json::from_str(description).map_err(wrong)?;
+    // The original takes the options of its SDK, in which the machine is wrapped; a name in there does not count.
+    if let Some(prototype) = instance.get_mut("InstancePrototype").map(Value::take) {
+        instance = prototype;
+        instance.as_object_mut().map(|fields| fields.remove("name"));
+    }
     let fields = instance.as_object().ok_or_else(|| Error::invalid("description", "is not an object"))?;
     if let Some(field) = NETWORK_WORDS.iter().find(|word| fields.contains_key(**word)) {
         return Err(Error::invalid(format!("description.{field}"), "is chosen for you; leave it out"));
@@ -336,6 +341,12 @@ mod tests {
             described(r#"{"image":{},"profile":{},"zone":{"name":"us-south-1"}}"#).unwrap().0,
             "us-south-1"
         );
+        // As the original's examples write it: wrapped, and a name in there does not count.
+        let wrapped =
+            r#"{"InstancePrototype":{"name":"x","image":{},"profile":{},"zone":{"name":"us-south-1"}}}"#;
+        let wanted = json!({ "image": {}, "profile": {}, "zone": { "name": "us-south-1" } });
+        assert_eq!(described(wrapped).unwrap(), ("us-south-1".to_owned(), wanted));
+        assert_eq!(field(r#"{"InstancePrototype":{"vpc":{}}}"#), "description.vpc");
         assert_eq!(field("[]"), "description");
         assert_eq!(field(r#"{"vpc":{}}"#), "description.vpc");
         assert_eq!(field(r#"{"primary_network_interface":{}}"#), "description.primary_network_interface");

@@ -80,7 +80,7 @@ def main(endpoint):
     region(compute.routers().insert(project=PROJECT, region=REGION, body={
         "name": "para-default-router", "network": network, "bgp": {"asn": 64512}}))
     region(compute.routers().patch(project=PROJECT, region=REGION, router="para-default-router", body={"interfaces": [
-        {"name": f"para-default-east-int-{i}", "ipRange": f"169.254.{21 + i}.2/30",
+        {"name": f"para-default-east-tunnel-{i}-int-{i}", "ipRange": f"169.254.{21 + i}.2/30",
          "linkedVpnTunnel": f"{at}/vpnTunnels/para-default-east-tunnel-{i}"} for i in (0, 1)]}))
     gateway = compute.vpnGateways().get(project=PROJECT, region=REGION, vpnGateway="para-default-vpn-gw").execute()
     assert len(gateway["vpnInterfaces"]) == 2
@@ -94,7 +94,7 @@ def main(endpoint):
             "vpnGatewayInterface": i, "peerExternalGateway": peer, "peerExternalGatewayInterface": i, "ikeVersion": 2,
             "sharedSecret": "secret", "router": f"{at}/routers/para-default-router"}))
     region(compute.routers().patch(project=PROJECT, region=REGION, router="para-default-router", body={"bgpPeers": [
-        {"name": f"east-bgp-peer-{i}", "interfaceName": f"para-default-east-int-{i}",
+        {"name": f"east-bgp-peer-{i}", "interfaceName": f"para-default-east-tunnel-{i}-int-{i}",
          "peerIpAddress": f"169.254.{21 + i}.1", "peerAsn": 65515} for i in (0, 1)]}))
     assert status(compute.networks().delete(project=PROJECT, network="para-default-vpc")) == 400
     zones = compute.instances().aggregatedList(project=PROJECT).execute()["items"]

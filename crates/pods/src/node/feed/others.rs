@@ -103,6 +103,6 @@ fn is_refusal(error: &InterlinkError) -> bool {
 }
 
 /// The pods as the cluster shows them: plugins of others may read any field.
-fn whole(node: &Node, asked: &[&PodRef]) -> Vec<Box<Pod>> {
-    asked.iter().filter_map(|asked| node.book.get(&asked.metadata.uid)).map(|entry| entry.pod).collect()
+fn whole(node: &Node, asked: &[&PodRef]) -> Vec<Pod> {
+    asked.iter().filter_map(|asked| node.book.get(&asked.metadata.uid)).map(|entry| *entry.pod).collect()
 }

@@ -25,7 +25,7 @@ pub(super) struct Gitlab(Arc<Mutex<HashMap<&'static str, usize>>>);
 
 pub(super) const AGENT: i64 = 7;
 /// Everybody whom GitLab names may ask, as far as the site itself is concerned.
-pub(super) const RULES: &str = "kubernetes: [{}]\nimpersonate: ['gitlab:*', '7', '70', '1', '2', '3', 'ada', 'prod', 'production', 'session_cookie', 'personal_access_token']\n";
+pub(super) const RULES: &str = "kubernetes: [{}]\nimpersonate: ['gitlab:*', 'extra:agent.gitlab.com/*']\n";
 
 impl Gitlab {
     pub(super) async fn start() -> (Self, String) {
@@ -121,9 +121,8 @@ async fn gitlab_says_who_the_agent_is_and_who_may_use_it() {
     let flags = asking(&product, &url);
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let gateway = product.gateway("kas-gitlab", "{kind: memory}", &flags).await.unwrap();
-    let policy = product.folder().write("gitlab-policy.yaml", RULES).unwrap();
-    let extra = ["--policy", policy.to_str().unwrap()];
-    let _agent = agentk(&product, "gitlab-agentk", "glagent-secret", &gateway.agents(), &extra).await;
+    // With the flags of an agentk and nothing else.
+    let _agent = agentk(&product, "gitlab-agentk", "glagent-secret", &gateway.agents(), &[]).await;
 
     let file = bearer(&product, &gateway, "job", &format!("ci:{AGENT}:job-as-agent"));
     exercise(&kubectl(file).await).await;
@@ -184,7 +183,13 @@ async fn echo() -> String {
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             tokio::spawn(async move {
-                if !until_blank_line(&mut stream).await.to_lowercase().contains("upgrade: spdy/3.1") {
+                let head = until_blank_line(&mut stream).await.to_lowercase();
+                if head.starts_with("get /api/v1/secrets ") {
+                    let answer =
+                        "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+                    return stream.write_all(answer.as_bytes()).await.unwrap();
+                }
+                if !head.contains("upgrade: spdy/3.1") {
                     let answer = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
                     return stream.write_all(answer.as_bytes()).await.unwrap();
                 }
@@ -311,6 +316,10 @@ async fn a_gateway_in_the_place_of_a_kas_with_its_file() {
             if named { Ok(()) } else { Err(format!("{status:?} {}", String::from_utf8_lossy(&body))) }
         };
         eventually(SOON, "the agent to be listed", listed).await.unwrap();
+        // A GitLab behind another name is a GitLab all the same.
+        for name in ["gitlab.internal", "gitlab-webservice.default.svc"] {
+            assert_eq!(connected_agents(&api, &token(&shared, name)).await.0, None, "{name}");
+        }
         for wrong in [token(&private, "gitlab"), token(&shared, "gitlab-kas"), "x".to_owned()] {
             assert_eq!(connected_agents(&api, &wrong).await.0.as_deref(), Some("16"));
         }
@@ -323,6 +332,10 @@ async fn a_gateway_in_the_place_of_a_kas_with_its_file() {
         ["agent", "--kas-address", &address, "--token-file", token_file.to_str().unwrap(), "--kubeconfig"];
     let args = [&args[..], &[kubeconfig.to_str().unwrap()]].concat();
     let _agent = product.role("echoing", &args, &[]).await.unwrap();
+    // A refusal of the API server's is not said to be GitLab's.
+    let get = reqwest::Client::new().get(format!("http://{}/-/k8s-proxy/api/v1/secrets", at(1)));
+    let answer = get.bearer_auth(format!("ci:{AGENT}:job-as-agent")).send().await.unwrap();
+    assert_eq!((answer.status().as_u16(), answer.headers().get("gitlab-unauthorized")), (401, None));
     let mut stream = TcpStream::connect(at(1)).await.unwrap();
     let request = format!(
         "POST /-/k8s-proxy/api/v1/namespaces/a/pods/b/exec?command=sh&stdin=true HTTP/1.1\r\nHost: x\r\n\

@@ -82,9 +82,8 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let uri: http::Uri = url.parse().map_err(|error| WebSocketError::Request(http::Error::from(error)))?;
-    let host = uri.authority().map_or("", |authority| authority.as_str());
     let mut request = Request::get(url)
-        .header("host", host)
+        .header("host", host(&uri))
         .header("connection", "Upgrade")
         .header("upgrade", "websocket")
         .header("sec-websocket-version", "13")
@@ -109,6 +108,17 @@ where
         )) => Err(WebSocketError::Subprotocol(subprotocol.to_owned())),
         Err(error) => Err(WebSocketError::Exchange(Box::new(error))),
     }
+}
+
+/// The host as clients of the web name it: without the port that goes without saying. Some proxies know a
+/// site by nothing else.
+fn host(uri: &http::Uri) -> &str {
+    let named = uri.authority().map_or("", |authority| authority.as_str());
+    let usual = match uri.scheme_str() {
+        Some("wss" | "https") => ":443",
+        _ => ":80",
+    };
+    named.strip_suffix(usual).unwrap_or(named)
 }
 
 /// Takes a WebSocket on a stream that speaks HTTP/1.1, if it asks for one of the subprotocols.
@@ -258,6 +268,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WebSocket<S> {
                 error if error.kind() == io::ErrorKind::BrokenPipe => Poll::Ready(Ok(())),
                 error => Poll::Ready(Err(error)),
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_usual_port_is_not_named() {
+        for (url, host) in [
+            ("wss://kas.example.org:443/-/kubernetes-agent/", "kas.example.org"),
+            ("ws://kas.example.org:80/", "kas.example.org"),
+            ("wss://kas.example.org:80/", "kas.example.org:80"),
+            ("ws://[::1]:8150/", "[::1]:8150"),
+            ("wss://[::443]/", "[::443]"),
+        ] {
+            assert_eq!(super::host(&url.parse().unwrap()), host, "{url}");
         }
     }
 }

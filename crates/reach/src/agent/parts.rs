@@ -16,6 +16,7 @@ use super::offered::Offered;
 use super::policy::Policy;
 use super::tcp::Tcp;
 use super::{Info, Service};
+use crate::kas::Prefix;
 
 /// Gives the token of the moment: its file may change.
 pub(super) type TokenSource = Arc<dyn Fn() -> Result<Secret, Problem> + Send + Sync>;
@@ -105,7 +106,10 @@ pub(super) fn own_key(config: &AgentConfig) -> Result<PrivateKey, Problem> {
 pub(super) fn read_policy(config: &AgentConfig) -> Result<Policy, Problem> {
     let Some(file) = &config.policy_file else {
         // Who names a service on the agent's own command line means it to be used.
-        return Ok(Policy::without_file().offering(config.offers.keys()));
+        let policy = Policy::without_file().offering(config.offers.keys());
+        // A kas of GitLab asks for little else.
+        let joins = config.kas.address.is_some() && config.kas.prefix == Prefix::Gitlab;
+        return Ok(if joins { policy.as_gitlab_says() } else { policy });
     };
     let unusable = |cause: String| {
         Problem::new(&ground::CONFIG_INVALID, format!("The policy in {} cannot be used.", file.display()))

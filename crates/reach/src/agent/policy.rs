@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 
 pub use kube_path::{KubeRequest, NotCanonical};
 
+/// What the keys of extra headers of an impersonation begin with in [`Policy::impersonate`].
+pub(super) const EXTRA: &str = "extra:";
+
 /// The rules of a site.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -22,8 +25,8 @@ pub struct Policy {
     pub tcp: Vec<TcpRule>,
     /// Other services by name, permitted whole.
     pub services: Vec<ServiceRule>,
-    /// Users, groups or accounts that requests may impersonate, with `*` at an end as a wildcard.
-    /// `system:` names are never impersonated.
+    /// Users, groups or accounts that requests may impersonate, with `*` at an end as a wildcard;
+    /// `extra:KEY` for what else a request may say about the user. `system:` names are never impersonated.
     pub impersonate: Vec<String>,
     /// Whether requests are taken whose encryption ends at the gateway, which can then read and
     /// change them: those of kubectl and other clients that are not ours.
@@ -157,6 +160,14 @@ impl Policy {
             services: vec![ServiceRule::Name("info".into())],
             ..Self::default()
         }
+    }
+
+    /// The same, and requests may go under the names that GitLab gives to jobs and people. What these may do
+    /// there is up to the RBAC of the site, which must let the agent's account impersonate them, too.
+    #[must_use]
+    pub fn as_gitlab_says(mut self) -> Self {
+        self.impersonate.extend(["gitlab:*".to_owned(), format!("{EXTRA}agent.gitlab.com/*")]);
+        self
     }
 
     /// The same, and these services for everybody whom the gateway lets through.
@@ -339,7 +350,30 @@ mod tests {
         };
         assert_eq!(ask("alice"), Verdict::Permit);
         assert_ne!(ask("system:masters"), Verdict::Permit);
+        // Names that GitLab gives, where a kas is joined.
+        let joined = Policy::without_file().as_gitlab_says();
+        let ask = |names: &[&str]| {
+            let version = KubeRequest::parse("GET", "/version", None).unwrap();
+            let names = names.iter().map(|name| (*name).to_owned()).collect();
+            joined.judge(&Wanted::Kubernetes(version, names), None)
+        };
+        let job = ["gitlab:ci_job:41", "gitlab:project:3", "extra:agent.gitlab.com/ci_job_id"];
+        assert_eq!(ask(&job), Verdict::Permit);
+        for other in ["alice", "41", "system:masters", "extra:scopes", "agent.gitlab.com/id"] {
+            assert_ne!(ask(&[other]), Verdict::Permit, "{other}");
+            assert_ne!(ask(&["gitlab:user:ada", other]), Verdict::Permit, "{other}");
+        }
         let none = Policy::without_file();
+        assert_ne!(
+            none.judge(
+                &Wanted::Kubernetes(
+                    KubeRequest::parse("GET", "/version", None).unwrap(),
+                    vec!["gitlab:user:ada".into()]
+                ),
+                None
+            ),
+            Verdict::Permit
+        );
         let alice =
             Wanted::Kubernetes(KubeRequest::parse("GET", "/version", None).unwrap(), vec!["alice".into()]);
         assert_ne!(none.judge(&alice, None), Verdict::Permit);

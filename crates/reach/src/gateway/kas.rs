@@ -54,6 +54,8 @@ const GAP: Duration = Duration::from_secs(1);
 const PRODUCT: &str = concat!("tarbet-gateway/", env!("CARGO_PKG_VERSION"));
 /// The usual issuer of GitLab's tokens.
 const GITLAB: &str = "gitlab";
+/// The issuer of gateways' tokens, which are for GitLab and for each other.
+const OURSELVES: &str = "gitlab-kas";
 
 /// What a gateway keeps for this protocol.
 pub(super) struct Kas {
@@ -74,8 +76,15 @@ pub(super) struct Kas {
 /// Who may call the gRPC services on the API listener.
 struct ApiCallers {
     verifier: Verifier,
-    /// What they may call themselves; a real GitLab gives the name of its host.
-    issuers: Vec<String>,
+    /// Whether a GitLab is behind this: it calls itself by the name of its host, of which it may have
+    /// several, so only the gateways' own name is left out.
+    of_gitlab: bool,
+}
+
+impl ApiCallers {
+    fn takes(&self, issuer: Option<&str>) -> bool {
+        if self.of_gitlab { issuer != Some(OURSELVES) } else { issuer == Some(GITLAB) }
+    }
 }
 
 impl Kas {
@@ -123,6 +132,8 @@ impl Kas {
         if let Some(beside) = &self.beside {
             beside.leave().await;
         }
+        // Replicas that wait here for a tunnel look elsewhere.
+        self.pool.close();
     }
 
     /// Serves a connection of an agent until it ends or the gateway leaves.
@@ -246,11 +257,5 @@ fn callers_of_api(section: &KasSection) -> Result<Option<ApiCallers>, Problem> {
         Problem::new(&ground::SECRET_UNREADABLE, "The secret of the API listener cannot be used.")
             .because(chain(&error))
     })?;
-    let mut issuers = vec![GITLAB.to_owned()];
-    if let Some(gitlab) = &section.gitlab {
-        let hosts =
-            gitlab.external_url.iter().chain([&gitlab.address]).filter_map(|url| Url::parse(url).ok());
-        issuers.extend(hosts.filter_map(|url| url.host_str().map(str::to_owned)));
-    }
-    Ok(Some(ApiCallers { verifier, issuers }))
+    Ok(Some(ApiCallers { verifier, of_gitlab: section.gitlab.is_some() }))
 }

@@ -34,8 +34,9 @@ const REQUEST_ID: HeaderName = HeaderName::from_static(request::HEADER);
 const UNAUTHORIZED: HeaderName = HeaderName::from_static("gitlab-unauthorized");
 /// Who calls, as this gateway says; no site believes it.
 pub(super) const CALLER: HeaderName = HeaderName::from_static("tarbet-caller");
-/// A client has this long to send the headers of a request.
-const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+/// A client has this long to send the headers of a request, and may be as long without one on a connection
+/// that it keeps: clients of the original reuse theirs for a minute.
+const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_mins(1);
 
 pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: Origin) {
     let Origin { address: peer, certificate } = peer;
@@ -71,13 +72,14 @@ async fn answer(hub: &Arc<Hub>, request: Request<Incoming>, vouched: Option<&Vou
     };
     let mut response = answered.unwrap_or_else(|problem| {
         tracing::debug!(request = %id, code = %problem.code, "A request was answered with a problem.");
-        if discovering { plain_text(&problem) } else { status_object(&problem) }
+        let mut refusal = if discovering { plain_text(&problem) } else { status_object(&problem) };
+        if refusal.status() == StatusCode::UNAUTHORIZED && hub.kas.asks_gitlab() {
+            refusal.headers_mut().insert(UNAUTHORIZED, HeaderValue::from_static("true"));
+        }
+        refusal
     });
     if let Ok(page) = &page {
         page.admit(response.headers_mut());
-    }
-    if response.status() == StatusCode::UNAUTHORIZED && hub.kas.asks_gitlab() {
-        response.headers_mut().insert(UNAUTHORIZED, HeaderValue::from_static("true"));
     }
     if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
         response.headers_mut().insert(REQUEST_ID, value);

@@ -9,6 +9,26 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::lab::{Echo, Lab, ask, code, effort, open_door, request, target, until};
 
+/// Clients of the original keep a connection for a minute and send the next request on it.
+#[tokio::test(start_paused = true)]
+async fn a_kubernetes_client_may_pause_between_requests() {
+    let lab = Lab::new().await;
+    let _gateway = lab.gateway("one", GatewayConfig::default(), AuditLog::none());
+    let mut stream = lab.net.connect("client", "one:8154").await.unwrap();
+    for pause in [0, 30, 55] {
+        tokio::time::advance(std::time::Duration::from_secs(pause)).await;
+        stream.write_all(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        let head = String::from_utf8(head).unwrap().to_lowercase();
+        assert!(head.starts_with("http/1.1 401"), "{head}");
+        let length = head.split("content-length: ").nth(1).unwrap().split('\r').next().unwrap();
+        stream.read_exact(&mut vec![0; length.parse().unwrap()]).await.unwrap();
+    }
+}
+
 /// Sends this text to a listener and gives what comes back.
 pub(crate) async fn plain_http(lab: &Lab, address: &str, text: &str) -> String {
     let mut stream = lab.net.connect("client", address).await.unwrap();

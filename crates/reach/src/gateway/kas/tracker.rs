@@ -204,11 +204,10 @@ fn admit(hub: &Hub, headers: &HeaderMap) -> Result<(), Status> {
         tracing::info!(cause = %chain(&error), "A caller of the gRPC API was refused.");
         refused()
     })?;
-    match claims.issuer {
-        Some(issuer) if callers.issuers.contains(&issuer) => Ok(()),
-        issuer => {
-            tracing::info!(?issuer, "A caller of the gRPC API was refused: its token is of somebody else.");
-            Err(refused())
-        }
+    let issuer = claims.issuer.as_deref();
+    if callers.takes(issuer) {
+        return Ok(());
     }
+    tracing::info!(?issuer, "A caller of the gRPC API was refused: its token is of somebody else.");
+    Err(refused())
 }

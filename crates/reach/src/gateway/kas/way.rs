@@ -45,7 +45,7 @@ impl KasWay {
             () = self.gone.cancelled() => return Err(lost()),
             () = self.leaving.cancelled() => return Err(draining()),
         };
-        self.caller.send_on(call, request).await.map_err(|status| denied(&status))
+        self.caller.send_on(call, request).await
     }
 }
 

@@ -142,12 +142,12 @@ fn agent_id(text: &str) -> Result<i64, BadCredential> {
 }
 
 fn cookie(headers: &HeaderMap) -> Option<String> {
+    // Cookies of others may hold bytes that are no text.
     headers
         .get_all(header::COOKIE)
         .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(';'))
-        .filter_map(|pair| pair.trim().split_once('='))
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b';'))
+        .filter_map(|pair| std::str::from_utf8(pair).ok()?.trim().split_once('='))
         .find(|(name, _)| *name == COOKIE)
         .map(|(_, value)| value.trim_matches('"').to_owned())
 }
@@ -246,6 +246,12 @@ mod tests {
         assert_eq!(read(&[cookie], "/?gitlab-csrf-token=z").unwrap_err(), BadCredential::NoAgent);
         assert_eq!(read(&[cookie], "/?gitlab-agent-id=7").unwrap_err(), BadCredential::NoCsrf);
         assert!(matches!(read(&[("cookie", "other=1")], "/"), Ok(None)));
+        let mut headers = HeaderMap::new();
+        let odd = http::HeaderValue::from_bytes(b"name=J\xf6rg; _gitlab_kas=x; city=K\xc3\xb6ln").unwrap();
+        headers.insert(header::COOKIE, odd);
+        let uri = "/?gitlab-agent-id=7&gitlab-csrf-token=z".parse().unwrap();
+        let Ok(Some(Credential::Cookie { session, .. })) = Credential::read(&headers, &uri) else { panic!() };
+        assert!(session.matches("x"), "beside cookies that are no text");
         // A bearer that is not for GitLab does not fall back to the cookie.
         assert!(matches!(read(&[cookie, ("authorization", "Bearer own")], "/"), Ok(None)));
     }

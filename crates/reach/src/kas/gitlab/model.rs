@@ -1,6 +1,7 @@
 //! What GitLab answers. Fields that have no use here are not read.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 
 use super::credential::agent_id_is_valid;
 
@@ -34,7 +35,8 @@ pub struct Id {
 /// The agents a CI job may use.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct AllowedAgents {
-    /// The agents.
+    /// The agents. One whose configuration is not understood is left out, and the others stay.
+    #[serde(deserialize_with = "understood")]
     pub allowed_agents: Vec<AllowedAgent>,
     /// The job.
     pub job: Id,
@@ -67,7 +69,29 @@ pub struct Configuration {
     /// The namespace to begin in.
     pub default_namespace: Option<String>,
     /// As whom.
+    #[serde(deserialize_with = "said")]
     pub access_as: Option<JobAccess>,
+}
+
+fn understood<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<AllowedAgent>, D::Error> {
+    let agents = Vec::<Value>::deserialize(from)?.into_iter();
+    Ok(agents
+        .filter_map(|agent| {
+            let id = agent.get("id").and_then(Value::as_i64);
+            let read = serde_json::from_value(agent);
+            read.inspect_err(|error| {
+                tracing::warn!(agent = id, %error, "What GitLab says of an agent is not understood.");
+            })
+            .ok()
+        })
+        .collect())
+}
+
+/// An object that says nothing is as good as none.
+fn said<'de, D: Deserializer<'de>>(from: D) -> Result<Option<JobAccess>, D::Error> {
+    let value = Option::<Value>::deserialize(from)?;
+    let value = value.filter(|value| value.as_object().is_none_or(|object| !object.is_empty()));
+    value.map(serde_json::from_value).transpose().map_err(serde::de::Error::custom)
 }
 
 /// As whom a CI job's requests reach the site.
@@ -177,4 +201,31 @@ pub struct Roles {
     /// The roles.
     #[serde(default)]
     pub roles: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_odd_agent_leaves_the_others_usable() {
+        let agent = |id: i64, access: &str| {
+            format!(r#"{{"id":{id},"config_project":{{"id":70}},"configuration":{{"access_as":{access}}}}}"#)
+        };
+        let agents = [
+            agent(1, "{}"),
+            agent(2, r#"{"teleport":{}}"#),
+            agent(3, r#"{"ci_job":{}}"#),
+            agent(4, "null"),
+            r#"{"id":"five"}"#.to_owned(),
+        ];
+        let text = format!(
+            r#"{{"allowed_agents":[{}],"job":{{"id":1}},"pipeline":{{"id":2}},"project":{{"id":3}},"user":{{"id":6,"username":"ada"}}}}"#,
+            agents.join(",")
+        );
+        let allowed: AllowedAgents = serde_json::from_str(&text).unwrap();
+        let read = allowed.allowed_agents.into_iter().map(|agent| (agent.id, agent.configuration.unwrap()));
+        let read: Vec<_> = read.map(|(id, configuration)| (id, configuration.access_as)).collect();
+        assert_eq!(read, [(1, None), (3, Some(JobAccess::CiJob(Empty {}))), (4, None)]);
+    }
 }

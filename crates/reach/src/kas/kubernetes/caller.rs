@@ -34,7 +34,7 @@ impl AgentCaller {
     pub async fn send(&self, request: Request<Body>) -> Result<Response<Body>, Status> {
         let metadata = trace(request.headers());
         let call = self.open(&metadata).await?;
-        self.send_on(call, request).await
+        exchange(call, request, &self.options).await
     }
 
     /// Waits for a tunnel. No request is sent yet.
@@ -45,14 +45,27 @@ impl AgentCaller {
     }
 
     /// Sends a request through a tunnel and gives the response as soon as its head is there.
-    pub(crate) async fn send_on(&self, call: Call, request: Request<Body>) -> Result<Response<Body>, Status> {
+    pub(crate) async fn send_on(
+        &self,
+        call: Call,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, LinkError> {
         send_on(call, request, &self.options).await
     }
 }
 
-/// Sends a request through a tunnel, wherever that is. Whom it impersonates by its headers goes along in the
-/// form of the protocol, unless the options say whom.
+/// Sends a request through a tunnel, wherever that is.
 pub(crate) async fn send_on(
+    call: Call,
+    request: Request<Body>,
+    options: &RequestOptions,
+) -> Result<Response<Body>, LinkError> {
+    exchange(call, request, options).await.map_err(|status| failed(&status))
+}
+
+/// Whom the request impersonates by its headers goes along in the form of the protocol, unless the options
+/// say whom.
+async fn exchange(
     call: Call,
     mut request: Request<Body>,
     options: &RequestOptions,
@@ -76,11 +89,16 @@ pub(crate) fn trace(headers: &HeaderMap) -> HeaderMap {
 
 impl Caller for AgentCaller {
     fn call(&self, request: Request<Body>) -> BoxFuture<'_, Result<Response<Body>, LinkError>> {
-        async move { self.send(request).await.map_err(|status| denied(&status)) }.boxed()
+        async move {
+            let metadata = trace(request.headers());
+            let call = self.open(&metadata).await.map_err(|status| denied(&status))?;
+            self.send_on(call, request).await
+        }
+        .boxed()
     }
 }
 
-/// What a failed call means to an HTTP caller.
+/// What it means to an HTTP caller that no call could be opened. Nothing was sent yet.
 pub(crate) fn denied(status: &Status) -> LinkError {
     use tonic::Code as Grpc;
     let (code, untouched): (&Code, bool) = match status.code() {
@@ -95,4 +113,18 @@ pub(crate) fn denied(status: &Status) -> LinkError {
     let http = StatusCode::from_u16(code.http).unwrap_or(StatusCode::BAD_GATEWAY);
     let denial = Denial::new(http, code.id, status.message()).at(code.hop);
     LinkError::Denied(Box::new(if untouched { denial.untouched() } else { denial }))
+}
+
+/// What it means to an HTTP caller that a call failed after its request was sent. The agent may have passed
+/// the request on before it failed, whatever it says, so this is always 502 and never a reason to send the
+/// request again.
+fn failed(status: &Status) -> LinkError {
+    use tonic::Code as Grpc;
+    let code: &Code = match status.code() {
+        Grpc::InvalidArgument => &reach::PROTOCOL_VIOLATION,
+        Grpc::Unavailable if status.message().starts_with("gateway → agent") => &reach::LINK_LOST,
+        _ => &reach::TARGET_UNREACHABLE,
+    };
+    let denial = Denial::new(StatusCode::BAD_GATEWAY, code.id, status.message()).at(code.hop);
+    LinkError::Denied(Box::new(denial))
 }

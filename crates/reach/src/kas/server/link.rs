@@ -145,8 +145,9 @@ impl Link {
         let asked: agent_configuration::ConfigurationRequest = single(&mut inbox).await?;
         let configuration = self.shared.host.configuration(&agent).await?;
         let (outbox, body) = outbox();
-        // An agent that has this commit already waits for the next.
-        if let Some(answer) = configuration.filter(|answer| answer.commit_id != asked.commit_id) {
+        // One that has a configuration keeps it: it may be that of the original, with modules that are
+        // unknown here.
+        if let Some(answer) = configuration.filter(|_| asked.commit_id.is_empty()) {
             outbox.push(|buffer| put(buffer, &answer));
         }
         if self.moving.load(Ordering::Acquire) {

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use prost::Message;
+use tarbet_link::{Caller, LinkError};
 use tarbet_reach::kas::descriptor::Descriptor;
 use tarbet_reach::kas::frame::Raw;
 use tarbet_reach::kas::proto::prototool::Values;
@@ -231,6 +232,73 @@ async fn an_agent_that_disappears_in_the_middle_is_a_lost_link() {
     assert_eq!(status.code(), Code::Unavailable);
     assert!(status.message().starts_with("gateway → agent:"), "{status}");
     drop(send);
+}
+
+/// Whatever an agent says after it got a request, the request may have reached the API server.
+#[tokio::test]
+async fn an_agents_failure_is_502_and_no_reason_to_send_the_request_again() {
+    let gateway = gateway().await;
+    let path = MethodPath::of(Rpc::MakeRequest, Prefix::Gitlab);
+    let (service, name) = path.as_str().trim_start_matches('/').split_once('/').unwrap();
+    for (code, text) in [
+        (Code::ResourceExhausted, "too many requests"),
+        (Code::Unimplemented, "unknown method"),
+        (Code::DeadlineExceeded, "context deadline exceeded"),
+        (Code::PermissionDenied, "no"),
+        (Code::NotFound, "no"),
+        (Code::Unavailable, "the gateway is shutting down"),
+        (Code::Unavailable, "gRPC -> HTTP: connection refused"),
+    ] {
+        for late in [false, true] {
+            let mut peer = Peer::connect(&gateway, "t", false).await;
+            peer.say(Descriptor::new([(service, vec![name])]).to_frame().msg);
+            until("the tunnel to be parked", || gateway.tunnels(7).0 == 1).await;
+            let caller = gateway.caller(7);
+            let request = Request::delete("/api/v1/namespaces/a/pods/b").body(Body::empty()).unwrap();
+            let call = tokio::spawn(async move { caller.call(request).await.map(drop) });
+            while !matches!(peer.hear().await.unwrap(), Told::CloseSend(_)) {}
+            if late {
+                peer.say(header());
+                peer.say(trailer());
+            }
+            peer.say(error(code, text));
+            peer.hang_up();
+            let failure = within("the failure", call).await.unwrap().unwrap_err();
+            assert!(!failure.safe_to_retry(), "{code:?} {text}: {failure:?}");
+            let LinkError::Denied(denial) = failure else { panic!("{failure}") };
+            assert_eq!(denial.status, http::StatusCode::BAD_GATEWAY, "{code:?} {text}");
+            peer.end().await;
+            until("the tunnel to be gone", || gateway.tunnels(7) == (0, 0, 0)).await;
+        }
+    }
+}
+
+/// The configuration an agent has may be richer than ours.
+#[tokio::test]
+async fn an_agent_that_has_a_configuration_keeps_it() {
+    let gateway = gateway().await;
+    let ask = async |commit: &str| {
+        let peer = Peer::call(&gateway, Rpc::GetConfiguration, "t", true).await;
+        let request = agent_configuration::ConfigurationRequest {
+            commit_id: commit.to_owned(),
+            skip_register: true,
+            ..Default::default()
+        };
+        let mut buffer = bytes::BytesMut::new();
+        tarbet_reach::kas::frame::put(&mut buffer, &request);
+        peer.bytes(&buffer);
+        peer
+    };
+    let mut bare = ask("").await;
+    let answer = agent_configuration::ConfigurationResponse::decode(bare.next().await.unwrap()).unwrap();
+    assert_eq!(answer.commit_id, "c0ffee");
+    let mut configured = ask("323994034f3b2bf0f33041fa8bbd0dbc9c1aa1dc").await;
+    configured.head().await.unwrap();
+    gateway.ask_to_move();
+    // Neither is told more than that it must move.
+    for peer in [&mut bare, &mut configured] {
+        assert_eq!(peer.next().await.unwrap_err().code(), Code::Ok);
+    }
 }
 
 #[tokio::test]

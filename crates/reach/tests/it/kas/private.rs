@@ -8,7 +8,11 @@ use http::{Request, StatusCode};
 use hyper::client::conn::http2::SendRequest;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tarbet_identity::SecretBytes;
+use tarbet_identity::jwt::kas::KasSigner;
 use tarbet_link::{Body, Upgraded};
+use tarbet_reach::audit::AuditLog;
+use tarbet_reach::config::GatewayConfig;
 use tarbet_reach::kas::kubernetes::make_request;
 use tarbet_reach::kas::outbox::OutboxBody;
 use tarbet_reach::kas::private::{Knock, Offer, knock, serve};
@@ -18,6 +22,7 @@ use tonic::Code;
 
 use super::raw::Peer;
 use super::*;
+use crate::lab::Lab;
 
 /// The private listener of a gateway.
 async fn listen(pool: &TunnelPool) -> SocketAddr {
@@ -121,6 +126,29 @@ async fn one_that_has_no_tunnel_says_so_and_may_have_one_later() {
     let call = entry.open(&method(), 7).await;
     let response = make_request(call, get("/bytes/4"), &RequestOptions::default()).await.unwrap();
     assert_eq!(text(response).await, "xxxx");
+}
+
+/// As the original: whoever waits at a gateway that leaves is told at once, and looks elsewhere.
+#[tokio::test]
+async fn who_waits_at_a_gateway_that_leaves_is_told() {
+    let lab = Lab::new().await;
+    let gateway = lab.gateway("one", GatewayConfig::default(), AuditLog::none());
+    let stream = lab.net.connect("replica", "one:8155").await.unwrap();
+    let (mut client, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let token = KasSigner::private_api(SecretBytes::new(vec![7; 32])).token(Timestamp::now());
+    let mut waiting = knock(&method(), 7, &token, &HeaderMap::new(), move |mut request| {
+        *request.uri_mut() = format!("http://one:8155{}", request.uri().path()).parse().unwrap();
+        client.send_request(request)
+    })
+    .unwrap();
+    assert_eq!(within("an offer", waiting.offer()).await.unwrap(), Some(Offer::NotYet));
+    let leaving = tokio::spawn(async move { gateway.leave(&lab.net).await });
+    let told = within("the word", waiting.offer()).await.unwrap_err();
+    assert_eq!(told.code(), Code::Unavailable, "{told}");
+    assert!(told.message().contains("shutting down"), "{told}");
+    within("the gateway to leave", leaving).await.unwrap();
 }
 
 #[tokio::test]

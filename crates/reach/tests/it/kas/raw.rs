@@ -35,6 +35,10 @@ pub(super) struct Peer {
 
 impl Peer {
     pub(super) async fn connect(gateway: &Gateway, token: &str, gzip: bool) -> Self {
+        Self::call(gateway, Rpc::Connect, token, gzip).await
+    }
+
+    pub(super) async fn call(gateway: &Gateway, rpc: Rpc, token: &str, gzip: bool) -> Self {
         let stream = tokio::net::TcpStream::connect(gateway.address).await.unwrap();
         let (mut client, connection) =
             hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
@@ -44,14 +48,13 @@ impl Peer {
             futures::stream::unfold(receiver, |mut receiver: mpsc::UnboundedReceiver<Bytes>| async move {
                 Some((Ok(Frame::data(receiver.recv().await?)), receiver))
             });
-        let request =
-            Request::post(format!("http://{}{}", gateway.address, Rpc::Connect.path(Prefix::Gitlab)))
-                .header("content-type", "application/grpc")
-                .header("te", "trailers")
-                .header("grpc-encoding", if gzip { "gzip" } else { "identity" })
-                .header("authorization", format!("Bearer {token}"))
-                .body(UnsyncBoxBody::new(StreamBody::new(frames)))
-                .unwrap();
+        let request = Request::post(format!("http://{}{}", gateway.address, rpc.path(Prefix::Gitlab)))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .header("grpc-encoding", if gzip { "gzip" } else { "identity" })
+            .header("authorization", format!("Bearer {token}"))
+            .body(UnsyncBoxBody::new(StreamBody::new(frames)))
+            .unwrap();
         let response = tokio::spawn(client.send_request(request));
         Self { sender: Some(sender), gzip, response, inbox: None, _connection: client }
     }
@@ -91,13 +94,23 @@ impl Peer {
         Ok(self.inbox.as_mut().unwrap())
     }
 
-    /// The next frame of the gateway.
-    pub(super) async fn hear(&mut self) -> Result<tunnel::connect_response::Msg, Status> {
+    /// Waits until the gateway has begun to answer.
+    pub(super) async fn head(&mut self) -> Result<(), Status> {
+        self.inbox().await.map(drop)
+    }
+
+    /// The next message of the gateway, whatever it is.
+    pub(super) async fn next(&mut self) -> Result<Bytes, Status> {
         let inbox = self.inbox().await?;
         match within("a frame", inbox.message()).await {
-            Some(message) => Ok(tunnel::ConnectResponse::decode(message?).unwrap().msg.unwrap()),
+            Some(message) => message,
             None => Err(status::of_response(inbox.trailers())),
         }
+    }
+
+    /// The next frame of the gateway.
+    pub(super) async fn hear(&mut self) -> Result<tunnel::connect_response::Msg, Status> {
+        Ok(tunnel::ConnectResponse::decode(self.next().await?).unwrap().msg.unwrap())
     }
 
     /// How the gateway ended the tunnel.

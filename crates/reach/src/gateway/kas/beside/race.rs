@@ -60,7 +60,7 @@ impl Through {
         let call = self.open(&metadata).await?;
         let (prefix, product) = (self.inner.prefix, PRODUCT.to_owned());
         let options = RequestOptions { prefix, impersonation: None, product };
-        send_on(call, request, &options).await.map_err(|status| denied(&status))
+        send_on(call, request, &options).await
     }
 
     /// Asks one replica after the other, all of them at once in the end, and takes the first tunnel; those

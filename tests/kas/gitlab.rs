@@ -277,6 +277,10 @@ async fn a_gateway_in_the_place_of_a_kas_with_its_file() {
             "kubernetes_api": {"listen": {"address": at(1)}, "url_path_prefix": "/-/k8s-proxy/"},
             "configuration": {"poll_period": "20s"},
         },
+        "observability": {
+            "liveness_probe": {"url_path": "/-/live"}, "readiness_probe": {"url_path": "/-/ready"},
+            "prometheus": {"url_path": "/-/prometheus"},
+        },
         "gitaly": {},
         "api": {"listen": {"address": at(2), "authentication_secret_file": api_secret}},
         "private_api": {"listen": {"address": at(3), "authentication_secret_file": private_secret}},
@@ -285,7 +289,7 @@ async fn a_gateway_in_the_place_of_a_kas_with_its_file() {
     let state = folder.path().join("kas-state").display().to_string();
     std::fs::create_dir_all(&state).unwrap();
     let args = ["gateway", "--kas-config", file.to_str().unwrap()];
-    let _gateway = product.role("in-place", &args, &[("TARBET_STATE", &state)]).await.unwrap();
+    let gateway = product.role("in-place", &args, &[("TARBET_STATE", &state)]).await.unwrap();
 
     let token_file = folder.write("glagent.token", "glagent-secret").unwrap();
     let kubeconfig = shared_pair().await.unwrap().private.kubeconfig().display().to_string();
@@ -300,6 +304,12 @@ async fn a_gateway_in_the_place_of_a_kas_with_its_file() {
             token_file.to_str().unwrap(),
             "--kubeconfig",
             &kubeconfig,
+            "--observability-listen-network",
+            "tcp4",
+            "--observability-listen-address",
+            "127.0.0.1:0",
+            "--request-timeout",
+            "30s",
         ];
         let pod = [("POD_NAMESPACE", "agents"), ("POD_NAME", name)];
         let mut agent = product.role(name, &args, &pod).await.unwrap();
@@ -324,6 +334,30 @@ async fn a_gateway_in_the_place_of_a_kas_with_its_file() {
             assert_eq!(connected_agents(&api, &wrong).await.0.as_deref(), Some("16"));
         }
         agent.process.stop().await.unwrap();
+    }
+    for page in ["live", "ready", "prometheus"] {
+        let answer = reqwest::get(format!("http://127.0.0.1:{}/-/{page}", gateway.probes())).await.unwrap();
+        assert_eq!(answer.status(), 200, "{page}");
+    }
+    // The other services that GitLab calls: one is told what was pushed, one has nothing to list.
+    for path in [
+        "notifications.rpc.Notifications/GitPushEvent",
+        "configuration_project.rpc.ConfigurationProject/ListAgentConfigFiles",
+    ] {
+        let call = async |token: String| {
+            // The first field: what was pushed to, or the repository that is meant.
+            let body = vec![0, 0, 0, 0, 6, 0x0a, 4, 0x0a, 2, 8, 5];
+            let request = reqwest::Client::new()
+                .post(format!("http://{}/gitlab.agent.{path}", at(2)))
+                .header("content-type", "application/grpc")
+                .header("authorization", format!("bearer {token}"));
+            let answer = request.body(body).send().await.unwrap();
+            let status =
+                answer.headers().get("grpc-status").map(|status| status.to_str().unwrap().to_owned());
+            (status, answer.bytes().await.unwrap().to_vec())
+        };
+        assert_eq!(call(token(&shared, "gitlab.internal")).await, (None, vec![0; 5]), "{path}");
+        assert_eq!(call(token(&private, "gitlab")).await.0.as_deref(), Some("16"), "{path}");
     }
     // What `exec` does: the request changes its protocol, and bytes go both ways.
     let kubeconfig = folder.write("echo.kubeconfig", &echo().await).unwrap();

@@ -12,6 +12,7 @@ pub mod offered;
 pub mod policy;
 pub mod tcp;
 
+mod cluster;
 mod config;
 mod dispatch;
 mod generation;
@@ -26,6 +27,7 @@ use http::{Request, Response, StatusCode};
 use tarbet_link::{Body, Denial, IncomingStream, IncomingUpgrade, Target};
 use tarbet_telemetry::codes::reach;
 
+pub use cluster::ClusterFlags;
 pub use config::{AgentConfig, AtKas, Surroundings};
 pub use dispatch::{Dispatcher, Door};
 pub use info::Info;

@@ -39,6 +39,11 @@ pub struct GatewayConfig {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
     pub max_wait: Duration,
+    /// How long the listeners go on taking connections after the gateway is told to stop: those in front of
+    /// it may need a while to notice.
+    #[serde(with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub listen_grace: Duration,
     /// How often the tokens of live links are checked again.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
@@ -81,6 +86,7 @@ impl Default for GatewayConfig {
             kas: KasSection::default(),
             admin_token_file: None,
             max_wait: Duration::from_secs(20),
+            listen_grace: Duration::ZERO,
             recheck: Duration::from_secs(20),
             store_grace: Duration::from_hours(1),
             max_connection_age: Some(Duration::from_hours(2)),

@@ -26,6 +26,7 @@ pub use reload::Reloader;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use tarbet_identity::jwt::hmac_secret_from_file;
@@ -35,6 +36,7 @@ use tarbet_store::Store;
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::problem::chain;
 use tarbet_telemetry::{Coded, Health, Metrics, Problem, Stage, Supervisor};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use node::Hub;
@@ -200,28 +202,29 @@ impl Gateway {
         part.ready();
         let requests = node.requests().clone();
         let links = TaskTracker::new();
+        let grace = node.config().listen_grace;
 
         let serving = node.clone();
-        intake(supervisor, "agent listener", agents, &links, move |stream, peer| {
+        intake(supervisor, "agent listener", agents, grace, &links, move |stream, peer| {
             serving.clone().agent(stream, peer.address)
         });
         let serving = node.clone();
-        intake(supervisor, "api listener", api, &requests, move |stream, peer| {
+        intake(supervisor, "api listener", api, grace, &requests, move |stream, peer| {
             serving.clone().caller(stream, peer)
         });
         if let Some(kubernetes) = kubernetes {
             let serving = node.clone();
-            intake(supervisor, "kubernetes listener", kubernetes, &requests, move |stream, peer| {
+            intake(supervisor, "kubernetes listener", kubernetes, grace, &requests, move |stream, peer| {
                 serving.clone().kubernetes(stream, peer)
             });
         }
         let serving = node.clone();
-        intake(supervisor, "private listener", private, &requests, move |stream, peer| {
+        intake(supervisor, "private listener", private, grace, &requests, move |stream, peer| {
             serving.clone().gateway(stream, peer.address)
         });
         for (listener, port) in ports {
             let serving = node.clone();
-            intake(supervisor, "port listener", listener, &requests, move |stream, peer| {
+            intake(supervisor, "port listener", listener, grace, &requests, move |stream, peer| {
                 serving.clone().port(Arc::clone(&port), stream, peer.address)
             });
         }
@@ -271,6 +274,7 @@ fn intake<S, F>(
     supervisor: &Supervisor,
     name: &'static str,
     listener: Listener,
+    grace: Duration,
     tasks: &TaskTracker,
     serve: S,
 ) where
@@ -278,8 +282,14 @@ fn intake<S, F>(
     F: Future<Output = ()> + Send + 'static,
 {
     let tasks = tasks.clone();
-    supervisor.spawn(Stage::Intake, name, |stop| async move {
-        listener.run(stop, tasks, serve).await;
+    supervisor.spawn(Stage::Intake, name, move |stop| async move {
+        let closing = CancellationToken::new();
+        let told = async {
+            stop.cancelled().await;
+            tokio::time::sleep(grace).await;
+            closing.cancel();
+        };
+        tokio::join!(listener.run(closing.clone(), tasks, serve), told);
         Ok(())
     });
 }

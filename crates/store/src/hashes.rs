@@ -72,6 +72,13 @@ impl Hashes {
         self.ask("remove from a hash", &pipe).await
     }
 
+    /// Says this to whoever listens to a channel now. Like everything here it may be said twice.
+    pub async fn publish(&self, channel: &str, message: &[u8]) -> Result<(), Error> {
+        let mut pipe = ::redis::pipe();
+        pipe.cmd("PUBLISH").arg(channel).arg(message).ignore();
+        self.ask("tell others", &pipe).await
+    }
+
     async fn ask<T: FromRedisValue>(&self, operation: &'static str, pipe: &Pipeline) -> Result<T, Error> {
         let asked = async {
             let (connection, kept) = self.connection().await?;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use tarbet_identity::Secret;
 use tarbet_link::ProxySettings;
 
+use super::cluster::ClusterFlags;
 use super::kas::Pod;
 use crate::audit::AuditConfig;
 use crate::kas::Prefix;
@@ -48,6 +49,9 @@ pub struct AgentConfig {
     pub audit: AuditConfig,
     /// A kubeconfig for the `kubernetes` service; in a cluster the pod's own account is used.
     pub kubeconfig: Option<PathBuf>,
+    /// What the command line says of the cluster, over the kubeconfig.
+    #[serde(skip)]
+    pub cluster: ClusterFlags,
     /// Services of other programs at the site, by name: `unix:///path` or `host:port`. A policy file
     /// must name them among its services.
     pub offers: BTreeMap<String, String>,
@@ -74,6 +78,7 @@ impl Default for AgentConfig {
             key_file: None,
             audit: AuditConfig::default(),
             kubeconfig: None,
+            cluster: ClusterFlags::default(),
             offers: BTreeMap::new(),
             connect_timeout: Duration::from_secs(10),
         }

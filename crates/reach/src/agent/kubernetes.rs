@@ -46,7 +46,10 @@ impl Kubernetes {
         let auth = config.auth_layer().map_err(|error| unusable(chain(&error)))?;
         let impersonation = config.extra_headers_layer().map_err(|error| unusable(chain(&error)))?;
         let account = &config.auth_info;
-        let impersonates = account.impersonate.is_some() || account.impersonate_groups.is_some();
+        let impersonates = account.impersonate.is_some()
+            || account.impersonate_uid.is_some()
+            || account.impersonate_groups.is_some()
+            || account.impersonate_user_extra.is_some();
         let client: Client<_, Body> = Client::builder(TokioExecutor::new()).build(connector);
         let upstream = ServiceBuilder::new()
             .layer(config.base_uri_layer())

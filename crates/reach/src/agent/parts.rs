@@ -147,14 +147,26 @@ pub(super) async fn services(
 
 /// The API server to offer: the named kubeconfig's, else the cluster the agent runs in, else none.
 async fn kube_config(config: &AgentConfig) -> Result<Option<kube::Config>, Problem> {
-    let Some(file) = &config.kubeconfig else {
-        return Ok(kube::Config::incluster().ok());
+    let (file, flags) = match &config.kubeconfig {
+        Some(file) => (Some(file), &config.cluster),
+        None if config.cluster.name_a_server() => (None, &config.cluster),
+        None => {
+            let mut own = kube::Config::incluster().ok();
+            if let Some(own) = &mut own {
+                own.auth_info = config.cluster.over_user(std::mem::take(&mut own.auth_info));
+            }
+            return Ok(own);
+        }
     };
     let unusable = |cause: String| {
-        Problem::new(&ground::CONFIG_INVALID, format!("The kubeconfig {} cannot be used.", file.display()))
-            .because(cause)
+        let message = file.map_or_else(
+            || "The flags about the cluster cannot be used.".to_owned(),
+            |file| format!("The kubeconfig {} cannot be used.", file.display()),
+        );
+        Problem::new(&ground::CONFIG_INVALID, message).because(cause)
     };
-    let kubeconfig = kube::config::Kubeconfig::read_from(file).map_err(|error| match error {
+    let read = file.map(kube::config::Kubeconfig::read_from).transpose();
+    let kubeconfig = read.map_err(|error| match error {
         // What the parser says quotes the lines around, and there stand tokens and keys.
         kube::config::KubeconfigError::Parse(error) => {
             let place = error.location().map(|at| format!(" (line {}, column {})", at.line(), at.column()));
@@ -162,6 +174,7 @@ async fn kube_config(config: &AgentConfig) -> Result<Option<kube::Config>, Probl
         }
         error => unusable(chain(&error)),
     })?;
+    let kubeconfig = flags.lay_over(kubeconfig.unwrap_or_default());
     let options = kube::config::KubeConfigOptions::default();
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await;
     config.map(Some).map_err(|error| unusable(chain(&error)))

@@ -10,6 +10,7 @@ pub(super) mod cors;
 mod host;
 mod limit;
 pub(super) mod private;
+mod services;
 mod tracker;
 mod way;
 
@@ -46,7 +47,7 @@ use crate::local::{Held, LinkId};
 use crate::names::SiteName;
 
 pub(super) use beside::Beside;
-pub(super) use tracker::routes;
+pub(super) use services::routes;
 
 /// An agent opens its next tunnel right after each call, so a gap this short means nothing.
 const GAP: Duration = Duration::from_secs(1);

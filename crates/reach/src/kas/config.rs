@@ -11,6 +11,7 @@ mod redis;
 mod span;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -284,12 +285,45 @@ impl KasConfig {
         if self.plural_url.is_some() { Prefix::Plural } else { Prefix::Gitlab }
     }
 
+    /// How long each listener goes on accepting after the process is told to stop.
+    fn listen_graces(&self) -> Vec<(&'static str, Duration)> {
+        let usual = Span::seconds(5);
+        let mut graces = vec![("agent.listen", self.agent.listen.listen_grace_period.get())];
+        if let Some(api) = &self.agent.kubernetes_api {
+            graces.push(("agent.kubernetes_api.listen", api.listen.listen_grace_period.get()));
+        }
+        if let Some(api) = &self.api {
+            graces.push(("api.listen", api.listen.listen_grace_period.unwrap_or(usual).get()));
+        }
+        if let Some(api) = &self.private_api {
+            graces.push(("private_api.listen", api.listen.listen_grace_period.unwrap_or(usual).get()));
+        }
+        graces
+    }
+
+    /// The longest of these: here all listeners stop together.
+    pub fn listen_grace(&self) -> Duration {
+        self.listen_graces().into_iter().map(|(_, grace)| grace).max().unwrap_or_default()
+    }
+
+    /// How long running requests may take once the process is told to stop, from that moment.
+    pub fn shutdown_deadline(&self) -> Option<Duration> {
+        let api = self.agent.kubernetes_api.as_ref()?;
+        Some(self.listen_grace() + api.listen.shutdown_grace_period.get())
+    }
+
     /// What an operator should know: keys without effect, and settings that are legal but unwise.
     pub fn warnings(&self) -> Vec<String> {
         let (agent, observability) = (&self.agent, &self.observability);
         let (redis, proxy) = (self.redis.as_ref(), agent.kubernetes_api.as_ref());
         let unused = [
             ("gitaly", self.gitaly.is_some()),
+            ("plural_url (tokens of people are not exchanged there)", self.plural_url.is_some()),
+            ("redis.tls without enabled: true", redis.is_some_and(|redis| redis.tls.is_idle())),
+            (
+                "agent.info_cache_error_ttl",
+                proxy.is_some() && agent.info_cache_error_ttl != Span::seconds(60),
+            ),
             (
                 "gitlab.api_rate_limit",
                 self.gitlab.as_ref().is_some_and(|gitlab| gitlab.api_rate_limit.is_some()),
@@ -307,40 +341,17 @@ impl KasConfig {
             ("redis.dial_timeout", redis.is_some_and(|redis| redis.dial_timeout.is_some())),
             ("redis.write_timeout", redis.is_some_and(|redis| redis.write_timeout.is_some())),
             ("observability.tracing", observability.tracing.is_some()),
-            ("observability.prometheus.url_path", is_other(&observability.prometheus, "/metrics")),
-            ("observability.liveness_probe.url_path", is_other(&observability.liveness_probe, "/liveness")),
-            (
-                "observability.readiness_probe.url_path",
-                is_other(&observability.readiness_probe, "/readiness"),
-            ),
             ("observability.listen.certificate_file", observability.listen.certificate_file.is_some()),
             ("agent.redis_conn_info_ttl", agent.redis_conn_info_ttl != Span::seconds(300)),
             ("agent.redis_conn_info_refresh", agent.redis_conn_info_refresh != Span::seconds(240)),
             ("agent.redis_conn_info_gc", agent.redis_conn_info_gc != Span::seconds(600)),
-            ("agent.listen.listen_grace_period", agent.listen.listen_grace_period != Span::seconds(5)),
-            (
-                "agent.kubernetes_api.listen.listen_grace_period",
-                proxy.is_some_and(|api| api.listen.listen_grace_period != Span::seconds(5)),
-            ),
-            (
-                "agent.kubernetes_api.listen.shutdown_grace_period",
-                proxy.is_some_and(|api| api.listen.shutdown_grace_period != Span::seconds(3600)),
-            ),
             (
                 "api.listen.max_connection_age",
                 self.api.as_ref().is_some_and(|api| api.listen.max_connection_age.is_some()),
             ),
             (
-                "api.listen.listen_grace_period",
-                self.api.as_ref().is_some_and(|api| api.listen.listen_grace_period.is_some()),
-            ),
-            (
                 "private_api.listen.max_connection_age",
                 self.private_api.as_ref().is_some_and(|api| api.listen.max_connection_age.is_some()),
-            ),
-            (
-                "private_api.listen.listen_grace_period",
-                self.private_api.as_ref().is_some_and(|api| api.listen.listen_grace_period.is_some()),
             ),
         ];
         let mut warnings: Vec<String> = unused
@@ -348,6 +359,15 @@ impl KasConfig {
             .filter(|(_, set)| *set)
             .map(|(key, _)| format!("`{key}` has no effect here"))
             .collect();
+        let grace = self.listen_grace();
+        for (key, asked) in self.listen_graces() {
+            if asked != grace {
+                warnings.push(format!(
+                    "`{key}.listen_grace_period` is taken as {}s, the longest of all",
+                    grace.as_secs_f64()
+                ));
+            }
+        }
         if self.redis.is_none() {
             warnings
                 .push("`redis` is absent: the embedded store is used, and this gateway stands alone".into());
@@ -364,12 +384,20 @@ impl KasConfig {
                 "`agent.info_cache_ttl` is taken as 60s: a revoked token must be dead within a minute".into(),
             );
         }
+        if proxy.is_some_and(|api| api.allowed_agent_cache_ttl.get().as_secs() > 60) {
+            warnings.push(
+                "`agent.kubernetes_api.allowed_agent_cache_ttl` is taken as 60s: who may no longer call must \
+                 be out within a minute"
+                    .into(),
+            );
+        }
+        if agent.listen.websocket == Some(false) {
+            warnings.push(
+                "`agent.listen.websocket: false` has no effect here: WebSockets are taken as well".into(),
+            );
+        }
         warnings
     }
-}
-
-fn is_other(path: &UrlPath, usual: &str) -> bool {
-    path.url_path.as_deref().is_some_and(|path| path != usual)
 }
 
 #[cfg(test)]

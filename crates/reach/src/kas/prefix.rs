@@ -114,6 +114,10 @@ rpcs! {
     MakeRequest = "kubernetes_api.rpc.KubernetesApi" / "MakeRequest";
     /// Which agents are connected.
     GetConnectedAgents = "agent_tracker.rpc.AgentTracker" / "GetConnectedAgents";
+    /// Something was pushed to a repository.
+    GitPushEvent = "notifications.rpc.Notifications" / "GitPushEvent";
+    /// Which configurations of agents a project has.
+    ListAgentConfigFiles = "configuration_project.rpc.ConfigurationProject" / "ListAgentConfigFiles";
 }
 
 impl Rpc {

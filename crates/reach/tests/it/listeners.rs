@@ -191,3 +191,30 @@ async fn a_port_leads_to_the_host_it_names_as_far_as_the_site_permits() {
     assert_eq!(shout(port).await.unwrap(), "HELLO");
     running.supervisor.stop();
 }
+
+/// As the original: whoever is in front may need a while to notice that the gateway leaves.
+#[tokio::test]
+async fn a_gateway_that_is_told_to_stop_goes_on_accepting_for_a_while() {
+    let folder = tempfile::tempdir().unwrap();
+    for grace in [Duration::from_hours(1), Duration::ZERO] {
+        let kubernetes = ListenerConfig::at(Ipv4Addr::LOCALHOST, 0);
+        let config = GatewayConfig { kubernetes, listen_grace: grace, ..config(folder.path(), None) };
+        let Running { addresses, supervisor, .. } = start(config).await;
+        let at = addresses.kubernetes.unwrap();
+        let stopping = supervisor.stopping(tarbet_telemetry::Stage::Intake);
+        let ending = supervisor.clone();
+        let ended = tokio::spawn(async move {
+            ending.run(Duration::from_mins(1), std::future::pending).await.map_err(|problem| problem.code)
+        });
+        supervisor.stop();
+        stopping.cancelled().await;
+        if grace.is_zero() {
+            ended.await.unwrap().unwrap();
+            assert!(TcpStream::connect(at).await.is_err());
+        } else {
+            let answer = reqwest::get(format!("http://{at}/version")).await.unwrap();
+            assert_eq!(answer.status(), 401);
+            ended.abort();
+        }
+    }
+}

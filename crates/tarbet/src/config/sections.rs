@@ -11,6 +11,7 @@ use tarbet_reach::agent::AgentConfig;
 use tarbet_reach::config::GatewayConfig;
 use tarbet_store::{RedbConfig, StoreConfig};
 use tarbet_telemetry::log::Format;
+use tarbet_telemetry::observe::Paths;
 
 use super::Report;
 use crate::cli::state_folder;
@@ -94,6 +95,9 @@ impl Config {
                            from elsewhere use `ssh -L 7480:127.0.0.1:7480 HOST`";
             report.wrong("console.listen", message);
         }
+        for (setting, message) in self.observability.mistakes() {
+            report.wrong(&format!("observability.{setting}"), message);
+        }
         if self.shutdown.deadline.is_zero() {
             report.wrong("shutdown.deadline", "must be longer than nothing");
         }
@@ -124,8 +128,53 @@ pub struct Observability {
     /// Address of the metrics and probe listener; each role has its own default.
     #[schemars(with = "Option<String>")]
     pub listen: Option<SocketAddr>,
+    /// A further path of the metrics, such as `/-/metrics`.
+    pub metrics_path: Option<String>,
+    /// A further path of the liveness probe.
+    pub liveness_path: Option<String>,
+    /// A further path of the readiness probe.
+    pub readiness_path: Option<String>,
     /// An OTLP/gRPC collector that spans are sent to, such as `http://127.0.0.1:4317`.
     pub otlp_endpoint: Option<String>,
+}
+
+impl Observability {
+    /// What the types alone cannot refuse, with the setting it is about.
+    pub fn mistakes(&self) -> Vec<(&'static str, String)> {
+        let paths = [
+            ("metrics_path", &self.metrics_path),
+            ("liveness_path", &self.liveness_path),
+            ("readiness_path", &self.readiness_path),
+        ];
+        let plain = |path: &str| {
+            path.starts_with('/')
+                && path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-_.~".contains(&byte))
+        };
+        let wrong = |(name, path): (&'static str, &Option<String>)| {
+            let path = path.as_deref().filter(|path| !plain(path))?;
+            Some((name, format!("`{path}` is no path: it begins with a slash and has only plain characters")))
+        };
+        paths.into_iter().filter_map(wrong).collect()
+    }
+
+    /// Where each page is found: at its usual places, and where the settings say.
+    pub fn paths(&self) -> Paths {
+        let mut paths = Paths::default();
+        let mut taken: Vec<String> =
+            [&paths.metrics, &paths.liveness, &paths.readiness].into_iter().flatten().cloned().collect();
+        for (further, page) in [
+            (&self.metrics_path, &mut paths.metrics),
+            (&self.liveness_path, &mut paths.liveness),
+            (&self.readiness_path, &mut paths.readiness),
+        ] {
+            // One path leads to one page.
+            if let Some(path) = further.as_ref().filter(|path| !taken.contains(path)) {
+                taken.push(path.clone());
+                page.push(path.clone());
+            }
+        }
+        paths
+    }
 }
 
 /// The web page of `tarbet up`.
@@ -153,8 +202,41 @@ pub struct Shutdown {
     pub deadline: Duration,
 }
 
+impl Shutdown {
+    /// Whether nobody said anything else.
+    pub fn is_usual(&self) -> bool {
+        self.deadline == Self::default().deadline
+    }
+}
+
 impl Default for Shutdown {
     fn default() -> Self {
         Self { deadline: Duration::from_secs(30) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_have_further_paths_and_each_path_one_page() {
+        let observability = Observability {
+            metrics_path: Some("/-/metrics".into()),
+            liveness_path: Some("/readyz".into()),
+            readiness_path: Some("/-/metrics".into()),
+            ..Observability::default()
+        };
+        assert!(observability.mistakes().is_empty());
+        let paths = observability.paths();
+        assert_eq!(paths.metrics, ["/metrics", "/-/metrics"]);
+        assert_eq!(
+            (paths.liveness, paths.readiness),
+            (Paths::default().liveness, Paths::default().readiness)
+        );
+        for bad in ["metrics", "", "/{x}", "/a b", "/*"] {
+            let odd = Observability { liveness_path: Some(bad.into()), ..Observability::default() };
+            assert_eq!(odd.mistakes().len(), 1, "{bad}");
+        }
     }
 }

@@ -1,6 +1,8 @@
 //! `tarbet agent`: the private side.
 
-use std::net::{Ipv4Addr, SocketAddr};
+mod cluster;
+mod probes;
+
 use std::path::PathBuf;
 
 use clap::Args;
@@ -12,6 +14,8 @@ use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::problem::chain;
 
+use self::cluster::ClusterArgs;
+use self::probes::ProbeArgs;
 use super::pods_here::{self, PodsHereArgs};
 use super::process::{Process, Threads};
 use super::reload;
@@ -31,8 +35,6 @@ and what runs there finishes there. What cannot be used, or reaches no gateway, 
 Nothing listens at the site but the probe port. What may be reached is decided by the policy
 beside the agent; without one: the Kubernetes API, within the RBAC of the agent's own account, and
 what --offer and --plugin name.";
-
-const OBSERVE_AT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 
 #[derive(Debug, Clone, Args)]
 pub struct AgentArgs {
@@ -85,7 +87,11 @@ pub struct AgentArgs {
     #[arg(long = "offer", value_name = "NAME=PLACE", value_parser = pair)]
     offers: Vec<(String, String)>,
     #[command(flatten)]
+    probes: ProbeArgs,
+    #[command(flatten)]
     pods: PodsHereArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {
@@ -94,9 +100,12 @@ fn pair(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), place.to_owned()))
 }
 
-pub fn run(config: Config, again: Sources, args: AgentArgs) -> Result<(), Problem> {
+pub fn run(mut config: Config, again: Sources, args: AgentArgs) -> Result<(), Problem> {
     let (settings, edge) = (config.agent.clone(), config.edge.clone());
-    Process::run("agent", &config, OBSERVE_AT, Threads::Half, |process| async move {
+    config.observability.listen = config.observability.listen.or(args.probes.address()?);
+    let at_kas = args.kas_address.is_some() || settings.kas.address.is_some();
+    let observe_at = probes::usual(at_kas, std::env::var_os("KUBERNETES_SERVICE_HOST").is_some());
+    Process::run("agent", &config, observe_at, Threads::Half, |process| async move {
         let pods = pods_here::start(edge, &args.pods, &process).await?;
         let pods = pods.map(|place| (pods_here::SERVICE.to_owned(), place));
         let settled = move |config: agent::AgentConfig| {
@@ -138,6 +147,7 @@ fn merged(mut config: agent::AgentConfig, args: AgentArgs) -> agent::AgentConfig
     config.ca_file = args.ca_file.or(config.ca_file);
     config.policy_file = args.policy.or(config.policy_file);
     config.kubeconfig = args.kubeconfig.or(config.kubeconfig);
+    config.cluster = args.cluster.flags();
     config.name = args.name.or(config.name);
     if !args.issuers.is_empty() {
         config.issuers = args.issuers;

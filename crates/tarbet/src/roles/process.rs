@@ -79,7 +79,8 @@ impl Process {
             })?;
             let process = Self::start(role, config)?;
             let starting = process.health.part("start");
-            process.observe(config.observability.listen.unwrap_or(observe_at)).await?;
+            let pages = config.observability.paths();
+            process.observe(config.observability.listen.unwrap_or(observe_at), &pages).await?;
             build(process.clone()).await?;
             drop(starting);
             tracing::info!(role, version = env!("CARGO_PKG_VERSION"), "Started.");
@@ -111,11 +112,11 @@ impl Process {
         self.observed_at.get().copied()
     }
 
-    async fn observe(&self, address: SocketAddr) -> Result<(), Problem> {
+    async fn observe(&self, address: SocketAddr, pages: &observe::Paths) -> Result<(), Problem> {
         let listener = bind(address, "observability").await?;
         // Set once: a process observes itself at one place.
         let _ = self.observed_at.set(listener.local_addr().unwrap_or(address));
-        let router = observe::router(self.metrics.clone(), self.health.clone(), &observe::Paths::default());
+        let router = observe::router(self.metrics.clone(), self.health.clone(), pages);
         self.supervisor.spawn(Stage::Observe, "observability listener", |stop| async move {
             observe::serve(listener, router, stop).await.map_err(|error| {
                 Problem::new(&ground::TASK_FAILED, "The observability listener failed.")

@@ -5,26 +5,21 @@ use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use axum::routing::post;
-use http::{HeaderMap, HeaderValue, header};
 use jiff::Timestamp;
-use prost::Message;
 use serde::{Deserialize, Serialize};
 use tarbet_store::{Invalid, Record, Store, Table};
 use tarbet_telemetry::problem::chain;
 use tonic::Status;
 
 use super::beside::Book;
+use super::services;
 use crate::gateway::Hub;
-use crate::kas::frame::put;
-use crate::kas::inbox::Inbox;
-use crate::kas::outbox::{OutboxBody, outbox};
 use crate::kas::proto::agent_tracker::ConnectedAgentInfo;
 use crate::kas::proto::agent_tracker::rpc::{
     GetConnectedAgentsRequest, GetConnectedAgentsResponse, get_connected_agents_request as wanted,
 };
 use crate::kas::proto::entity::{AgentMeta, KubernetesVersion};
-use crate::kas::{Agent, Rpc, meta, status};
+use crate::kas::{Agent, Rpc};
 
 /// How long a process counts as connected after it last said so; it says so every five minutes, and
 /// the original keeps it as long.
@@ -159,55 +154,14 @@ fn failed(error: &tarbet_store::Error) -> Status {
     Status::unavailable("gateway → store: the list of connected agents cannot be reached")
 }
 
-/// The gRPC services of the API listener.
-pub(in crate::gateway) fn routes(hub: &Hub) -> axum::Router<Arc<Hub>> {
-    axum::Router::new().route(Rpc::GetConnectedAgents.path(hub.kas.prefix), post(connected_agents))
-}
-
-async fn connected_agents(State(hub): State<Arc<Hub>>, request: Request) -> Response {
-    let (head, body) = request.into_parts();
+pub(super) async fn connected_agents(State(hub): State<Arc<Hub>>, request: Request) -> Response {
     let answered = async {
-        admit(&hub, &head.headers)?;
-        let mut inbox = Inbox::new(&head.headers, body)?;
-        let malformed = |what: &str| Status::invalid_argument(format!("GetConnectedAgents: {what}"));
-        let message = inbox.message().await.ok_or_else(|| malformed("the call has no message"))??;
-        let asked = GetConnectedAgentsRequest::decode(message)
-            .map_err(|_| malformed("the message is not that of the method"))?;
-        let wanted = asked.request.ok_or_else(|| malformed("neither an agent nor a project is named"))?;
+        let asked: GetConnectedAgentsRequest =
+            services::asked(&hub, request, Rpc::GetConnectedAgents).await?;
+        let nobody =
+            || Status::invalid_argument("GetConnectedAgents: neither an agent nor a project is named");
+        let wanted = asked.request.ok_or_else(nobody)?;
         Ok(GetConnectedAgentsResponse { agents: hub.kas.tracker.find(&wanted).await? })
     };
-    let mut response = match answered.await {
-        Ok(answer) => {
-            let (outbox, body) = outbox();
-            outbox.push(|buffer| put(buffer, &answer));
-            outbox.answer(&Status::ok(""));
-            Response::new(axum::body::Body::new(body))
-        }
-        Err(status) => {
-            let mut refusal = Response::new(axum::body::Body::new(OutboxBody::empty()));
-            refusal.headers_mut().extend(status::to_headers(&status));
-            refusal
-        }
-    };
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    response
-}
-
-fn admit(hub: &Hub, headers: &HeaderMap) -> Result<(), Status> {
-    let refused = || Status::unauthenticated("GitLab → gateway: JWT validation failed");
-    let token = meta::bearer(headers).ok_or_else(refused)?;
-    let Some(callers) = &hub.kas.callers else {
-        tracing::info!("The gRPC API was called, and gateway.kas.api_secret_file is not set.");
-        return Err(refused());
-    };
-    let claims = callers.verifier.verify(token, Timestamp::now()).map_err(|error| {
-        tracing::info!(cause = %chain(&error), "A caller of the gRPC API was refused.");
-        refused()
-    })?;
-    let issuer = claims.issuer.as_deref();
-    if callers.takes(issuer) {
-        return Ok(());
-    }
-    tracing::info!(?issuer, "A caller of the gRPC API was refused: its token is of somebody else.");
-    Err(refused())
+    services::answer(answered.await)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tarbet_identity::SecretFile;
 use tarbet_store::{RedisConfig, SentinelConfig, StoreConfig, TlsConfig};
 
-use super::{KasConfig, KasConfigError, Network};
+use super::{AgentListen, KasConfig, KasConfigError, Network};
 use crate::config::{BesideSection, GatewayConfig, GitlabSection, ListenerConfig, TlsFiles};
 use crate::kas::redis::DEFAULT_KEY_PREFIX;
 
@@ -26,7 +26,12 @@ impl KasConfig {
         };
         gateway.kas.prefix = self.prefix();
         gateway.kas.beside = self.beside()?;
-        gateway.kas.calls_per_minute = listen.connections_per_token_per_minute;
+        gateway.kas.calls_per_minute = match listen.connections_per_token_per_minute {
+            // Nothing is how the original writes that it is not set.
+            0 => AgentListen::default().connections_per_token_per_minute,
+            most => most,
+        };
+        gateway.listen_grace = self.listen_grace();
         gateway.kas.max_connection_age = listen.max_connection_age.get();
         gateway.serve_kubernetes = self.agent.kubernetes_api.is_some();
         if let Some(api) = &self.agent.kubernetes_api {
@@ -82,6 +87,8 @@ impl KasConfig {
         let Some(redis) = &self.redis else { return Ok(None) };
         let contradiction = |text: String| KasConfigError::Contradiction(text);
         let secret = |file: &PathBuf, setting: &str| {
+            // Relative to where the process was started, as every file that the original names.
+            let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
             let parsed = file.display().to_string().parse::<SecretFile>();
             parsed.map_err(|error| contradiction(format!("`{setting}`: {error}")))
         };

@@ -29,8 +29,8 @@ pub struct AgentListen {
     pub network: Network,
     /// Its address.
     pub address: String,
-    /// Whether WebSockets are taken, too.
-    pub websocket: bool,
+    /// Whether WebSockets are taken, too; here they always are.
+    pub websocket: Option<bool>,
     /// The certificate; TLS is off without one.
     pub certificate_file: Option<PathBuf>,
     /// Its key.
@@ -48,7 +48,7 @@ impl Default for AgentListen {
         Self {
             network: Network::Tcp,
             address: "127.0.0.1:8150".into(),
-            websocket: false,
+            websocket: None,
             certificate_file: None,
             key_file: None,
             connections_per_token_per_minute: 40_000,

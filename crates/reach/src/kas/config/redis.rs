@@ -69,3 +69,11 @@ pub struct RedisTls {
     /// An authority to trust besides the system's.
     pub ca_certificate_file: Option<PathBuf>,
 }
+
+impl RedisTls {
+    /// Whether files are named that nobody looks at.
+    pub(super) fn is_idle(&self) -> bool {
+        let named = [&self.certificate_file, &self.key_file, &self.ca_certificate_file];
+        !self.enabled && named.into_iter().any(Option::is_some)
+    }
+}

@@ -111,15 +111,27 @@ fn every_key_is_known_and_the_unused_are_named() {
         "redis.dial_timeout",
         "redis.write_timeout",
         "observability.tracing",
-        "agent.listen.listen_grace_period",
         "api.listen.max_connection_age",
-        "api.listen.listen_grace_period",
         "private_api.listen.max_connection_age",
-        "private_api.listen.listen_grace_period",
     ] {
         assert!(warnings.contains(&format!("`{key}` has no effect here")), "{key} in {warnings:?}");
     }
-    assert_eq!(warnings.len(), 20, "{warnings:?}");
+    let grace = "`agent.listen.listen_grace_period` is taken as 5s, the longest of all";
+    assert!(warnings.contains(&grace.to_owned()), "{warnings:?}");
+    assert_eq!(warnings.len(), 18, "{warnings:?}");
+    let odd = "
+plural_url: https://console.example.org
+agent:
+  listen: { websocket: false }
+  info_cache_ttl: 60s
+  info_cache_error_ttl: 30s
+  kubernetes_api: { allowed_agent_cache_ttl: 120s }
+redis: { server: { address: 'r:6379' }, tls: { ca_certificate_file: /c } }
+";
+    let warnings = KasConfig::parse(odd).unwrap().warnings();
+    for part in ["plural_url", "websocket", "info_cache_error_ttl", "allowed_agent_cache_ttl", "redis.tls"] {
+        assert!(warnings.iter().any(|warning| warning.contains(part)), "{part} in {warnings:?}");
+    }
 }
 
 #[test]
@@ -131,6 +143,8 @@ fn a_file_becomes_a_gateway_and_a_store() {
     assert_eq!(gateway.agents.listen.to_string(), "0.0.0.0:8150");
     assert_eq!(gateway.agents.tls.unwrap().key_file.unwrap(), std::path::Path::new("/certs/tls.key"));
     assert_eq!(gateway.kas.calls_per_minute, 100);
+    assert_eq!(gateway.listen_grace.as_secs(), 5);
+    assert_eq!(config.shutdown_deadline().unwrap().as_secs(), 3605);
     assert_eq!(gateway.kas.url_path_prefix, "/-/kubernetes-agent/k8s-proxy/");
     assert_eq!(gateway.kas.api_secret_file.unwrap(), std::path::Path::new("/secrets/api"));
     assert_eq!(gateway.private.secret_file.unwrap(), std::path::Path::new("/secrets/private"));
@@ -147,6 +161,11 @@ fn a_file_becomes_a_gateway_and_a_store() {
     alone.apply(&mut gateway).unwrap();
     assert_eq!(gateway.agents.listen.to_string(), "[::]:8150");
     assert!(!gateway.serve_kubernetes && alone.store().unwrap().is_none());
+    let unset = KasConfig::parse("agent: {listen: {connections_per_token_per_minute: 0}}").unwrap();
+    unset.apply(&mut gateway).unwrap();
+    assert_eq!(gateway.kas.calls_per_minute, 40_000);
+    let relative = "redis: {server: {address: 'r:6379'}, password_file: redis.password}";
+    assert!(KasConfig::parse(relative).unwrap().store().unwrap().is_some());
     let server = KasConfig::parse("redis: {server: {address: 'r:6379'}}").unwrap();
     let Some(StoreConfig::Redis(redis)) = server.store().unwrap() else { panic!() };
     assert_eq!(

@@ -26,16 +26,36 @@ pub(super) struct Cache<T> {
     entries: Mutex<HashMap<Key, Entry<T>>>,
     good: Duration,
     bad: Duration,
+    /// How long after it was given a yes still counts while no answer can be had.
+    last: Duration,
 }
 
 struct Entry<T> {
     asked: Instant,
     flight: Shared<BoxFuture<'static, Answer<T>>>,
+    /// The yes before this question, and when it was asked for; none if there was a no since.
+    before: Option<(Instant, Arc<T>)>,
+}
+
+impl<T> Entry<T> {
+    /// The last yes, as the next question finds it.
+    fn last_yes(&self) -> Option<(Instant, Arc<T>)> {
+        match self.flight.peek() {
+            Some(Ok(yes)) => Some((self.asked, Arc::clone(yes))),
+            Some(Err(error)) if !error.is_transient() => None,
+            Some(Err(_)) | None => self.before.clone(),
+        }
+    }
 }
 
 impl<T: Send + Sync + 'static> Cache<T> {
     pub(super) fn new(good: Duration, bad: Duration) -> Self {
-        Self { entries: Mutex::default(), good, bad }
+        Self { entries: Mutex::default(), good, bad, last: Duration::ZERO }
+    }
+
+    /// The same, and a yes counts so long while no answer can be had.
+    pub(super) fn lasting(self, last: Duration) -> Self {
+        Self { last, ..self }
     }
 
     /// The answer, asked for now if none is at hand.
@@ -45,11 +65,12 @@ impl<T: Send + Sync + 'static> Cache<T> {
         ask: impl FnOnce() -> BoxFuture<'static, Result<T, GitlabError>>,
     ) -> Answer<T> {
         let now = Instant::now();
-        let flight = {
+        let (flight, before) = {
             let mut entries = locked(&self.entries);
             if let Some(entry) = entries.get(&key).filter(|entry| self.is_good(entry, now)) {
-                entry.flight.clone()
+                (entry.flight.clone(), entry.before.clone())
             } else {
+                let before = entries.get(&key).and_then(Entry::last_yes);
                 if entries.len() >= MAX_ENTRIES {
                     entries.retain(|_, entry| self.is_good(entry, now));
                 }
@@ -57,11 +78,17 @@ impl<T: Send + Sync + 'static> Cache<T> {
                     entries.clear();
                 }
                 let flight = ask().map(|answer| answer.map(Arc::new)).boxed().shared();
-                entries.insert(key, Entry { asked: now, flight: flight.clone() });
-                flight
+                entries.insert(key, Entry { asked: now, flight: flight.clone(), before: before.clone() });
+                (flight, before)
             }
         };
-        flight.await
+        match (flight.await, before) {
+            (Err(error), Some((asked, yes))) if error.is_transient() && asked.elapsed() < self.last => {
+                tracing::debug!(%error, "No answer can be had, and the last one is used.");
+                Ok(yes)
+            }
+            (answer, _) => answer,
+        }
     }
 
     fn is_good(&self, entry: &Entry<T>, now: Instant) -> bool {
@@ -117,6 +144,32 @@ mod tests {
             let _ = oracle.ask(key, error).await;
             assert_eq!(oracle.asked.load(Ordering::SeqCst), before + 2);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_yes_lasts_while_no_answer_can_be_had_and_never_after_a_no() {
+        let mut oracle = Oracle::new();
+        oracle.cache = oracle.cache.lasting(Duration::from_mins(5));
+        let refused = || Some(GitlabError::Refused { status: 401, path: "/" });
+        let broken = || Some(GitlabError::Unavailable { path: "/", cause: "HTTP 502".into() });
+        let minutes = |count| tokio::time::advance(Duration::from_mins(count));
+        // Nobody ever said yes.
+        assert!(oracle.ask(1, broken()).await.is_err());
+        let yes = oracle.ask(2, None).await;
+        assert!(yes.is_ok());
+        for _ in 0..4 {
+            minutes(1).await;
+            assert_eq!(oracle.ask(2, broken()).await, yes);
+            assert_eq!(oracle.ask(2, broken()).await, yes, "also where the failure is remembered");
+        }
+        minutes(1).await;
+        assert!(oracle.ask(2, broken()).await.is_err(), "not for ever");
+        // As soon as there is an answer, it counts.
+        assert!(oracle.ask(3, None).await.is_ok());
+        minutes(1).await;
+        assert!(oracle.ask(3, refused()).await.is_err());
+        minutes(1).await;
+        assert_eq!(oracle.ask(3, broken()).await, Err(broken().unwrap()));
     }
 
     #[tokio::test(start_paused = true)]

@@ -29,6 +29,9 @@ const MAX_ANSWER: usize = 1 << 20;
 /// A revoked token must be dead within a minute.
 const LONGEST_GOOD: Duration = Duration::from_mins(1);
 
+/// An agent that GitLab knew goes on while GitLab does not answer, as long as the original believes it.
+const LAST_GOOD: Duration = Duration::from_mins(5);
+
 /// How to ask GitLab.
 #[derive(Clone, Debug)]
 pub struct GitlabSettings {
@@ -95,7 +98,7 @@ impl GitlabClient {
         let good = settings.good.min(LONGEST_GOOD);
         Ok(Self {
             asker: Asker { http, address: settings.address, signer: settings.signer },
-            agents: Cache::new(good, settings.bad),
+            agents: Cache::new(good, settings.bad).lasting(LAST_GOOD),
             jobs: Cache::new(good, settings.bad),
             users: Cache::new(good, settings.bad),
         })

@@ -71,7 +71,8 @@ async fn exchange(
     options: &RequestOptions,
 ) -> Result<Response<Body>, Status> {
     let own;
-    let options = match (&options.impersonation, Impersonation::take(request.headers_mut())) {
+    let asked = Impersonation::take(request.headers_mut(), options.prefix);
+    let options = match (&options.impersonation, asked) {
         (None, Some(who)) => {
             own = RequestOptions { impersonation: Some(who), ..options.clone() };
             &own

@@ -154,9 +154,9 @@ impl Impersonation {
 
 impl Impersonation {
     /// Takes out of a request's headers what [`apply`](Self::apply) puts there. Whatever does not name
-    /// exactly one user, or has a part that is not understood, stays as it is, for the API server to
-    /// judge.
-    pub fn take(headers: &mut HeaderMap) -> Option<Self> {
+    /// exactly one user, or has a part that is not understood or that the family does not carry, stays as
+    /// it is, for the API server to judge.
+    pub fn take(headers: &mut HeaderMap, prefix: Prefix) -> Option<Self> {
         let mut who = Self::default();
         let mut extra: Vec<(String, Vec<String>)> = Vec::new();
         for (name, value) in headers.iter().filter(|(name, _)| name.as_str().starts_with(ASKED)) {
@@ -175,7 +175,7 @@ impl Impersonation {
                 }
             }
         }
-        if who.username.is_empty() {
+        if who.username.is_empty() || (prefix == Prefix::Plural && !extra.is_empty()) {
             return None;
         }
         let names: Vec<HeaderName> =
@@ -247,9 +247,16 @@ mod tests {
                 headers.append(*name, HeaderValue::from_static(value));
             }
             let before = headers.clone();
-            assert_eq!(Impersonation::take(&mut headers), None);
+            assert_eq!(Impersonation::take(&mut headers, Prefix::Gitlab), None);
             assert_eq!(headers, before);
         }
+        // One family has no place for extras: they go along as they came.
+        let mut headers = HeaderMap::new();
+        somebody().apply(&mut headers).unwrap();
+        let before = headers.clone();
+        assert_eq!(Impersonation::take(&mut headers, Prefix::Plural), None);
+        assert_eq!(headers, before);
+        assert_eq!(Impersonation::take(&mut headers, Prefix::Gitlab), Some(somebody()));
     }
 
     #[test]
@@ -279,7 +286,7 @@ mod tests {
             let who = Impersonation { username, groups, uid, extra: vec![(key, values)], roles: Vec::new() };
             let mut headers = HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_static("x"))]);
             who.apply(&mut headers).unwrap();
-            prop_assert_eq!(Impersonation::take(&mut headers), Some(who));
+            prop_assert_eq!(Impersonation::take(&mut headers, Prefix::Gitlab), Some(who));
             prop_assert_eq!(headers.len(), 1);
         }
 

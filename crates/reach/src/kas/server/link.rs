@@ -27,6 +27,10 @@ use crate::kas::{locked, meta, status};
 /// How long an agent may take to say what it called for.
 const FIRST_MESSAGE: Duration = Duration::from_secs(20);
 
+/// How soon it is asked again whose a tunnel is when nobody could say, as the original does.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
 /// More different tokens than any agent uses on one connection.
 const MAX_TOKENS: usize = 64;
 
@@ -74,7 +78,10 @@ impl Link {
             Some(Rpc::Register) => self.register(request).await,
             Some(Rpc::Unregister) => self.unregister(request).await,
             Some(Rpc::GetConfiguration) => self.configure(request).await,
-            Some(Rpc::MakeRequest | Rpc::GetConnectedAgents) | None => Err(Status::unimplemented(
+            Some(
+                Rpc::MakeRequest | Rpc::GetConnectedAgents | Rpc::GitPushEvent | Rpc::ListAgentConfigFiles,
+            )
+            | None => Err(Status::unimplemented(
                 "agent → gateway: this gateway does not offer the method to agents",
             )),
         };
@@ -90,7 +97,7 @@ impl Link {
     }
 
     async fn connect(&self, request: Request<Incoming>) -> Result<OutboxBody, Status> {
-        let (agent, mut inbox) = self.admit(request).await?;
+        let (agent, mut inbox) = self.admit_patiently(request).await?;
         let frame = first(&mut inbox).await?;
         let mut track = Track::new(&CONNECT_REQUEST);
         let pool = &self.shared.pool;
@@ -162,12 +169,29 @@ impl Link {
 
     /// Finds out who calls, and opens what it sends.
     async fn admit(&self, request: Request<Incoming>) -> Result<(Arc<Agent>, Inbox), Status> {
-        let (head, body) = request.into_parts();
-        let token = meta::bearer(&head.headers).map(Secret::from).ok_or_else(|| {
-            Status::unauthenticated("agent → gateway: the call carries no `authorization: Bearer` token")
-        })?;
-        let inbox = Inbox::new(&head.headers, body)?;
+        let (token, inbox) = open(request)?;
         let agent = self.shared.host.admit(&token).await?;
+        self.welcome(token, agent, inbox)
+    }
+
+    /// The same for a tunnel, which may as well wait here until somebody can say whose it is: an agent whose
+    /// tunnels fail pauses longer each time.
+    async fn admit_patiently(&self, request: Request<Incoming>) -> Result<(Arc<Agent>, Inbox), Status> {
+        let (token, inbox) = open(request)?;
+        let mut pause = FIRST_PAUSE;
+        let agent = loop {
+            match self.shared.host.admit(&token).await {
+                Err(status) if status.code() == Code::Unavailable && !self.moving.load(Ordering::Acquire) => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                outcome => break outcome?,
+            }
+        };
+        self.welcome(token, agent, inbox)
+    }
+
+    fn welcome(&self, token: Secret, agent: Arc<Agent>, inbox: Inbox) -> Result<(Arc<Agent>, Inbox), Status> {
         let mut guests = locked(&self.guests);
         if !guests.iter().any(|known| known.token.matches(token.expose())) {
             if guests.len() >= MAX_TOKENS {
@@ -255,6 +279,15 @@ impl Link {
             tracing::debug!(%error, "The connection of an agent broke.");
         }
     }
+}
+
+/// The token of a call, and what it sends.
+fn open(request: Request<Incoming>) -> Result<(Secret, Inbox), Status> {
+    let (head, body) = request.into_parts();
+    let token = meta::bearer(&head.headers).map(Secret::from).ok_or_else(|| {
+        Status::unauthenticated("agent → gateway: the call carries no `authorization: Bearer` token")
+    })?;
+    Ok((token, Inbox::new(&head.headers, body)?))
 }
 
 fn is_grpc(headers: &HeaderMap) -> bool {

@@ -273,6 +273,20 @@ async fn an_agents_failure_is_502_and_no_reason_to_send_the_request_again() {
     }
 }
 
+/// As the original: the tunnel waits, so that the agent does not pause longer and longer.
+#[tokio::test]
+async fn a_tunnel_waits_until_somebody_can_say_whose_it_is() {
+    let gateway = gateway().await;
+    gateway.desk.speechless.store(4, Ordering::SeqCst);
+    let peer = parked(&gateway, false).await;
+    assert_eq!(gateway.desk.speechless.load(Ordering::SeqCst), 0);
+    // A clear no is still one.
+    let mut stranger = Peer::connect(&gateway, "other", false).await;
+    stranger.say(descriptor());
+    assert_eq!(stranger.end().await.code(), Code::Unauthenticated);
+    drop(peer);
+}
+
 /// The configuration an agent has may be richer than ours.
 #[tokio::test]
 async fn an_agent_that_has_a_configuration_keeps_it() {

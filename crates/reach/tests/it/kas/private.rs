@@ -22,7 +22,7 @@ use tonic::Code;
 
 use super::raw::Peer;
 use super::*;
-use crate::lab::Lab;
+use crate::it::lab::Lab;
 
 /// The private listener of a gateway.
 async fn listen(pool: &TunnelPool) -> SocketAddr {

@@ -25,8 +25,22 @@ pub fn lay_over(config: &mut Config, file: &Path) -> Result<Vec<String>, Problem
     kas.apply(&mut config.gateway).map_err(|error| invalid(chain(&error)))?;
     let observability = kas.observability().map_err(|error| invalid(chain(&error)))?;
     config.observability.listen.get_or_insert(observability);
+    let pages = &mut config.observability;
+    for (path, asked) in [
+        (&mut pages.metrics_path, &kas.observability.prometheus),
+        (&mut pages.liveness_path, &kas.observability.liveness_probe),
+        (&mut pages.readiness_path, &kas.observability.readiness_probe),
+    ] {
+        *path = path.take().or_else(|| asked.url_path.clone());
+    }
+    if let Some((setting, message)) = pages.mistakes().into_iter().next() {
+        return Err(invalid(format!("observability: {setting}: {message}")));
+    }
     if config.store.is_none() {
         config.store = kas.store().map_err(|error| invalid(chain(&error)))?;
+    }
+    if let (true, Some(deadline)) = (config.shutdown.is_usual(), kas.shutdown_deadline()) {
+        config.shutdown.deadline = deadline;
     }
     if config.log.filter == "info" {
         config.log.filter = level(kas.observability.logging.level).into();

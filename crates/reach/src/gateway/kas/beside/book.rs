@@ -20,6 +20,8 @@ use crate::kas::redis::{Connection, Layout, expiring, sort};
 const LIVES: Duration = Duration::from_mins(5);
 /// How often it is written again.
 const REFRESH: Duration = Duration::from_mins(4);
+/// How often what others left behind is looked for, at the least; a refresh later in fact.
+const TIDY: Duration = Duration::from_mins(8);
 /// How soon what could not be written is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
 /// How long the last writing may take when the gateway leaves.
@@ -74,8 +76,9 @@ impl Book {
         list.read = Some(Instant::now());
         match self.hashes.all(&self.layout.kas_by_agent(agent)).await {
             Ok(fields) => {
-                let live = sort(fields, Timestamp::now().as_second()).live.into_iter();
-                let urls = live.filter_map(|(url, _)| String::from_utf8(url).ok());
+                let sorted = sort(fields, Timestamp::now().as_second());
+                self.forget(&self.layout.kas_by_agent(agent), sorted.dead).await;
+                let urls = sorted.live.into_iter().filter_map(|(url, _)| String::from_utf8(url).ok());
                 list.urls = urls.filter(|url| *url != self.own).collect();
             }
             Err(error) => tracing::warn!(error = %chain(&error), "The list of a kas cannot be read."),
@@ -113,7 +116,42 @@ impl Book {
         let keys = [self.layout.connections_by_agent(agent), self.layout.connections_by_project(project)];
         let field = pod.to_string().into_bytes();
         let fields = keys.map(|key| HashField { key, field: field.clone(), value: Vec::new() });
-        self.hashes.remove(&fields).await
+        self.hashes.remove(&fields).await?;
+        if self.connections(Some(agent), project).await?.is_empty() {
+            let key = self.layout.connected_agents();
+            let field = agent.to_string().into_bytes();
+            self.hashes.remove(&[HashField { key, field, value: Vec::new() }]).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells the other replicas something.
+    pub(in crate::gateway::kas) async fn tell(&self, channel: &str, message: &[u8]) -> Result<(), Error> {
+        self.hashes.publish(channel, message).await
+    }
+
+    /// Removes what has ended: the hash as a whole lives as long as anybody writes to it.
+    async fn forget(&self, key: &[u8], dead: Vec<Vec<u8>>) {
+        let fields = dead.into_iter().map(|field| HashField { key: key.to_vec(), field, value: Vec::new() });
+        let fields: Vec<_> = fields.collect();
+        if fields.is_empty() {
+            return;
+        }
+        if let Err(error) = self.hashes.remove(&fields).await {
+            tracing::debug!(error = %chain(&error), "What has ended stays in the list of a kas.");
+        }
+    }
+
+    /// Looks through what all replicas write to, for what those left behind that are gone.
+    async fn tidy(&self, agents: impl IntoIterator<Item = i64>) -> Result<(), Error> {
+        let lists = agents
+            .into_iter()
+            .flat_map(|agent| [self.layout.kas_by_agent(agent), self.layout.connections_by_agent(agent)]);
+        for key in lists.chain([self.layout.connected_agents()]) {
+            let fields = self.hashes.all(&key).await?;
+            self.forget(&key, sort(fields, Timestamp::now().as_second()).dead).await;
+        }
+        Ok(())
     }
 
     /// The processes of an agent, or of all agents of a project, that anybody noted.
@@ -127,8 +165,11 @@ impl Book {
             None => self.layout.connections_by_project(project),
         };
         let fields = self.hashes.all(&key).await?;
-        let live = sort(fields, Timestamp::now().as_second()).live.into_iter();
-        Ok(live
+        let sorted = sort(fields, Timestamp::now().as_second());
+        self.forget(&key, sorted.dead).await;
+        Ok(sorted
+            .live
+            .into_iter()
             .filter_map(|(_, value)| Connection::decode(self.prefix, &value).ok())
             .map(|found| found.info)
             .collect())
@@ -160,6 +201,7 @@ fn expires() -> i64 {
 pub(super) async fn keep(book: Arc<Book>, mut words: UnboundedReceiver<Word>, leaving: CancellationToken) {
     let mut held = BTreeSet::new();
     let mut due = Instant::now() + REFRESH;
+    let mut tidied = Instant::now();
     loop {
         let wrote = tokio::select! {
             () = leaving.cancelled() => break,
@@ -177,7 +219,13 @@ pub(super) async fn keep(book: Arc<Book>, mut words: UnboundedReceiver<Word>, le
             },
             () = tokio::time::sleep_until(due) => {
                 due = Instant::now() + REFRESH;
-                if held.is_empty() { Ok(()) } else { book.hold(held.iter().copied()).await }
+                let held_now = if held.is_empty() { Ok(()) } else { book.hold(held.iter().copied()).await };
+                if held_now.is_ok() && tidied.elapsed() >= TIDY {
+                    tidied = Instant::now();
+                    book.tidy(held.iter().copied()).await
+                } else {
+                    held_now
+                }
             }
         };
         if let Err(error) = wrote {
@@ -194,5 +242,68 @@ pub(super) async fn keep(book: Arc<Book>, mut words: UnboundedReceiver<Word>, le
             tracing::warn!(error = %chain(&error), "Entries of this gateway stay until they end.");
         }
         Err(_) => tracing::warn!("Entries of this gateway stay until they end: Redis does not answer."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tarbet_store::RedisConfig;
+    use tarbet_testbed::Redis;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_has_ended_is_removed_by_whoever_reads_it() {
+        let redis = Redis::start().await.unwrap();
+        let hashes = || Hashes::at(&RedisConfig::at(redis.url().parse().unwrap())).unwrap();
+        let own = "grpc://127.0.0.1:1".to_owned();
+        let book = Book::new(hashes(), "gitlab-kas", Prefix::Gitlab, own.clone());
+        let (layout, past) = (Layout::default(), Timestamp::now().as_second() - 1);
+        let field = |key: Vec<u8>, field: &str, expires| HashField {
+            key,
+            field: field.as_bytes().to_vec(),
+            value: expiring(expires, ""),
+        };
+        let old = [
+            field(layout.kas_by_agent(7), "grpc://gone:8155", past),
+            field(layout.kas_by_agent(7), "grpc://there:8155", expires()),
+            field(layout.connections_by_agent(7), "70", past),
+            field(layout.connected_agents(), "6", past),
+        ];
+        hashes().put(&old, LIVES).await.unwrap();
+        let names = async |key: Vec<u8>| {
+            let fields = hashes().all(&key).await.unwrap().into_iter();
+            fields.map(|(field, _)| String::from_utf8(field).unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(book.holders(7).await, ["grpc://there:8155"]);
+        assert_eq!(names(layout.kas_by_agent(7)).await, ["grpc://there:8155"]);
+        assert!(book.connections(Some(7), 0).await.unwrap().is_empty());
+        assert!(names(layout.connections_by_agent(7)).await.is_empty());
+        book.tidy([7]).await.unwrap();
+        assert!(names(layout.connected_agents()).await.is_empty());
+
+        // What is told reaches whoever listens.
+        let server = redis.url().trim_start_matches("redis://").to_owned();
+        let mut listener = tokio::net::TcpStream::connect(server).await.unwrap();
+        listener.write_all(b"SUBSCRIBE kas_events\r\n").await.unwrap();
+        let mut heard = Vec::new();
+        for word in ["subscribe", "pushed"] {
+            while !String::from_utf8_lossy(&heard).contains(word) {
+                assert_ne!(listener.read_buf(&mut heard).await.unwrap(), 0);
+            }
+            book.tell("kas_events", b"pushed").await.unwrap();
+        }
+
+        // An agent is no longer counted once its last process has left.
+        let info =
+            |pod| ConnectedAgentInfo { agent_id: 7, connection_id: pod, project_id: 5, ..Default::default() };
+        book.registered(info(1)).await.unwrap();
+        book.registered(info(2)).await.unwrap();
+        book.unregistered(7, 5, 1).await.unwrap();
+        assert_eq!(names(layout.connected_agents()).await, ["7"]);
+        book.unregistered(7, 5, 2).await.unwrap();
+        assert!(names(layout.connected_agents()).await.is_empty());
+        assert!(names(layout.connections_by_project(5)).await.is_empty());
     }
 }

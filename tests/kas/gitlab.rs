@@ -138,6 +138,18 @@ async fn gitlab_says_who_the_agent_is_and_who_may_use_it() {
         let said = format!("{:#}", kubectl.run(&["get", "namespaces", "--as", "x"]).await.unwrap_err());
         assert!(said.contains("TB-1301"), "{said}");
     }
+    // Panels that were made for a kas go on showing something.
+    metric(&gateway, "connected_agents_count 1").await.unwrap();
+    let page =
+        reqwest::get(format!("{}/metrics", gateway.observability())).await.unwrap().text().await.unwrap();
+    for name in [
+        "k8s_api_proxy_routing_duration_seconds_bucket{",
+        "k8s_api_proxy_routing_timeout_total ",
+        "agent_server_rate_exceeded_total ",
+        "gitlab_build_info{",
+    ] {
+        assert!(page.contains(name), "{name} in {page}");
+    }
     for wrong in [format!("ci:{AGENT}:other"), "ci:8:job-as-agent".into(), format!("pat:{AGENT}:x")] {
         let file = bearer(&product, &gateway, "wrong", &wrong);
         assert!(kubectl(file).await.run(&["get", "namespaces"]).await.is_err(), "{wrong}");

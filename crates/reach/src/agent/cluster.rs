@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use kube::config::{AuthInfo, Cluster, Context, Kubeconfig, NamedAuthInfo, NamedCluster, NamedContext};
 use tarbet_identity::Secret;
 
-/// The name of what flags make.
+/// The name of what flags make; it stands first, so that another one of this name is not taken.
 const FLAGS: &str = "flags";
 
 /// What kubectl's connection flags say; each goes before the kubeconfig.
@@ -51,17 +51,16 @@ impl ClusterFlags {
         self.server.is_some()
     }
 
-    /// The kubeconfig with what the flags say. What they do not name stays; a name that the kubeconfig does
-    /// not have is left for whoever reads it to complain of.
-    pub(super) fn lay_over(&self, mut config: Kubeconfig) -> Kubeconfig {
+    /// The kubeconfig with what the flags say, or what it lacks. What they do not name stays.
+    pub(super) fn lay_over(&self, mut config: Kubeconfig) -> Result<Kubeconfig, String> {
+        let missing = |kind: &str, name: &str| format!("it has no {kind} `{name}`");
         let chosen = self.context.clone().or_else(|| config.current_context.clone());
         if chosen.is_none() && self.server.is_none() {
-            return config;
+            return Ok(config);
         }
         let known = config.contexts.iter().find(|named| Some(&named.name) == chosen.as_ref());
-        if self.context.is_some() && known.is_none() {
-            config.current_context = chosen;
-            return config;
+        if let (Some(name), None) = (&self.context, known) {
+            return Err(missing("context", name));
         }
         let mut context = known.and_then(|named| named.context.clone()).unwrap_or_default();
         if let Some(cluster) = &self.cluster {
@@ -73,24 +72,26 @@ impl ClusterFlags {
         let cluster = cluster.and_then(|named| named.cluster.clone());
         if cluster.is_some() || (self.server.is_some() && self.cluster.is_none()) {
             let cluster = Some(self.over_cluster(cluster.unwrap_or_default()));
-            config.clusters.push(NamedCluster { name: FLAGS.into(), cluster, ..NamedCluster::default() });
+            config
+                .clusters
+                .insert(0, NamedCluster { name: FLAGS.into(), cluster, ..NamedCluster::default() });
             FLAGS.clone_into(&mut context.cluster);
         }
         let user = config.auth_infos.iter().find(|named| Some(&named.name) == context.user.as_ref());
         let user = user.and_then(|named| named.auth_info.clone());
-        if user.is_some() || self.user.is_none() {
-            let auth_info = Some(self.over_user(user.unwrap_or_default()));
-            config.auth_infos.push(NamedAuthInfo {
-                name: FLAGS.into(),
-                auth_info,
-                ..NamedAuthInfo::default()
-            });
-            context.user = Some(FLAGS.into());
+        if let (Some(name), None) = (&self.user, &user) {
+            // It would go to the API server as nobody.
+            return Err(missing("user", name));
         }
-        let context = Some::<Context>(context);
-        config.contexts.push(NamedContext { name: FLAGS.into(), context, ..NamedContext::default() });
-        config.current_context = Some(FLAGS.into());
+        let auth_info = Some(self.over_user(user.unwrap_or_default()));
         config
+            .auth_infos
+            .insert(0, NamedAuthInfo { name: FLAGS.into(), auth_info, ..NamedAuthInfo::default() });
+        context.user = Some(FLAGS.into());
+        let context = Some::<Context>(context);
+        config.contexts.insert(0, NamedContext { name: FLAGS.into(), context, ..NamedContext::default() });
+        config.current_context = Some(FLAGS.into());
+        Ok(config)
     }
 
     fn over_cluster(&self, mut cluster: Cluster) -> Cluster {
@@ -158,7 +159,7 @@ contexts:
 ";
 
     async fn with(flags: &ClusterFlags, file: &str) -> Result<kube::Config, String> {
-        let laid = flags.lay_over(Kubeconfig::from_yaml(file).unwrap());
+        let laid = flags.lay_over(Kubeconfig::from_yaml(file).unwrap())?;
         let config = kube::Config::from_custom_kubeconfig(laid, &KubeConfigOptions::default()).await;
         config.map_err(|error| error.to_string())
     }

@@ -174,7 +174,7 @@ async fn kube_config(config: &AgentConfig) -> Result<Option<kube::Config>, Probl
         }
         error => unusable(chain(&error)),
     })?;
-    let kubeconfig = flags.lay_over(kubeconfig.unwrap_or_default());
+    let kubeconfig = flags.lay_over(kubeconfig.unwrap_or_default()).map_err(unusable)?;
     let options = kube::config::KubeConfigOptions::default();
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await;
     config.map(Some).map_err(|error| unusable(chain(&error)))

@@ -134,6 +134,9 @@ async fn proxy(
         Ok(response) => response,
         Err(error) => {
             let problem = error.problem().of(id);
+            if problem.code == reach::SITE_NOT_CONNECTED.id {
+                hub.metrics.routing_timeouts.inc();
+            }
             ticket.failed(&problem);
             return Err(problem);
         }

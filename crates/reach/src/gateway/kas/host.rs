@@ -89,6 +89,7 @@ impl AgentHost for Host {
             None => self.of_our_own(token).await?,
         };
         if !self.limit.take(&hash_opaque(token.expose()).id()) {
+            self.counted.metrics.rate_exceeded.inc();
             return Err(Status::resource_exhausted(
                 "agent → gateway: the agent makes more calls in a minute than gateway.kas.calls_per_minute",
             ));

@@ -10,6 +10,7 @@ use http_body::Body as _;
 use tarbet_link::handshake::{Refusal, RefusalCode};
 use tarbet_link::{Body, ByteStream, Caller, Denial, Dialer, LinkError, Target};
 use tarbet_telemetry::codes::reach;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
@@ -17,6 +18,7 @@ use super::PRODUCT;
 use crate::gateway::{Hub, kube};
 use crate::kas::kubernetes::{AgentCaller, RequestOptions, denied, trace};
 use crate::local::Way;
+use crate::metrics::GatewayMetrics;
 
 const HOP: &str = "gateway → agent";
 
@@ -24,6 +26,7 @@ pub(super) struct KasWay {
     caller: AgentCaller,
     /// The last tunnel left.
     gone: CancellationToken,
+    metrics: GatewayMetrics,
     /// The gateway leaves: whoever has no tunnel yet goes elsewhere.
     leaving: CancellationToken,
 }
@@ -34,17 +37,20 @@ impl KasWay {
             RequestOptions { prefix: hub.kas.prefix, impersonation: None, product: PRODUCT.to_owned() };
         let pool = hub.kas.pool.clone();
         let caller = AgentCaller { pool, agent, max_wait: hub.config().max_wait, options };
-        Self { caller, gone, leaving: hub.leaving.clone() }
+        Self { caller, gone, metrics: hub.metrics.clone(), leaving: hub.leaving.clone() }
     }
 
     async fn send(&self, request: Request<Body>) -> Result<Response<Body>, LinkError> {
         let metadata = trace(request.headers());
-        let call = tokio::select! {
+        let begun = Instant::now();
+        let found = tokio::select! {
             biased;
-            call = self.caller.open(&metadata) => call.map_err(|status| denied(&status))?,
-            () = self.gone.cancelled() => return Err(lost()),
-            () = self.leaving.cancelled() => return Err(draining()),
+            call = self.caller.open(&metadata) => call.map_err(|status| denied(&status)),
+            () = self.gone.cancelled() => Err(lost()),
+            () = self.leaving.cancelled() => Err(draining()),
         };
+        self.metrics.looked_for_tunnel(found.is_ok(), begun.elapsed());
+        let call = found?;
         self.caller.send_on(call, request).await
     }
 }

@@ -44,7 +44,13 @@ impl GatewayMetrics {
         let now = Now(local.clone(), quotas.clone());
         metrics.with(|registry| registry.register_collector(Box::new(now)));
         let version = vec![("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
-        metrics.register("gitlab_build", "Version, under the name that kas has for it", Info::new(version));
+        metrics.with(|registry| {
+            registry.register(
+                "gitlab_build",
+                "Version, under the name that kas has for it",
+                Info::new(version),
+            );
+        });
         Self {
             rate_exceeded: metrics.register(
                 "agent_server_rate_exceeded",

@@ -50,11 +50,10 @@ fn within(address: IpAddr, network: &str, bits: &str) -> Option<bool> {
 pub(crate) async fn tunnel(stream: &mut Box<dyn Stream>, proxy: &Uri, target: &Uri) -> io::Result<()> {
     let host = target.host().ok_or_else(|| io::Error::other("the cluster's URL has no host"))?;
     let port = target.port_u16().unwrap_or(if target.scheme_str() == Some("http") { 80 } else { 443 });
-    let mut head = format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n");
-    if let Some(credentials) = credentials(proxy) {
-        head += &format!("Proxy-Authorization: Basic {credentials}\r\n");
-    }
-    stream.write_all((head + "\r\n").as_bytes()).await?;
+    let known = credentials(proxy).map(|known| format!("Proxy-Authorization: Basic {known}\r\n"));
+    let known = known.unwrap_or_default();
+    let head = format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n{known}\r\n");
+    stream.write_all(head.as_bytes()).await?;
     stream.flush().await?;
     let mut answer = Vec::with_capacity(256);
     while !answer.ends_with(b"\r\n\r\n") {

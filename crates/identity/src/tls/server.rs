@@ -165,12 +165,11 @@ impl Acceptor {
             let hello = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream).await?;
             let turn = turns.take().await;
             let mut rest = pin!(hello.into_stream(Arc::clone(&self.live.current().config)));
-            match tokio::time::timeout(turns.longest(), rest.as_mut()).await {
-                Ok(done) => done,
-                Err(_) => {
-                    drop(turn);
-                    rest.await
-                }
+            if let Ok(done) = tokio::time::timeout(turns.longest(), rest.as_mut()).await {
+                done
+            } else {
+                drop(turn);
+                rest.await
             }
         };
         match tokio::time::timeout(self.timeout, handshake).await {

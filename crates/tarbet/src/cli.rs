@@ -100,7 +100,7 @@ enum Command {
     Gateway(roles::gateway::GatewayArgs),
     /// Run an agent: the private side, which dials out
     #[command(after_help = roles::agent::EXAMPLES)]
-    Agent(roles::agent::AgentArgs),
+    Agent(Box<roles::agent::AgentArgs>),
     /// Run the controller that serves requests of other clusters with private pipelines
     #[command(after_help = roles::jobs::EXAMPLES)]
     Jobs(roles::jobs::JobsArgs),
@@ -227,7 +227,7 @@ pub fn run(cli: Cli) -> Result<(), Problem> {
         }
         Command::Topology(args) => block_on(topology::run(args, global.output)),
         Command::Gateway(args) => roles::gateway::run(load()?, sources(&global), args),
-        Command::Agent(args) => roles::agent::run(load()?, sources(&global), args),
+        Command::Agent(args) => roles::agent::run(load()?, sources(&global), *args),
         Command::Jobs(args) => roles::jobs::run(load()?, args),
         Command::Node(args) => roles::node::run(load()?, args),
         Command::Interlink(args) => roles::interlink::run(load()?, args),

@@ -29,7 +29,7 @@ impl Server {
                 let (acceptor, turns, sender) = (acceptor.clone(), given.clone(), sender.clone());
                 tokio::spawn(async move {
                     if let Ok(mut stream) = acceptor.accept_in_turn(stream, &turns).await {
-                        drop(sender.send(peer.port()));
+                        let _ = sender.send(peer.port());
                         // Until the client goes.
                         drop(stream.read_u8().await);
                     }

@@ -69,30 +69,30 @@ pub struct JobsArgs {
 #[derive(Debug, Default, Args)]
 struct ZapArgs {
     /// Taken and without effect
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    zap_devel: Option<bool>,
+    #[arg(long = "zap-devel", hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    devel: Option<bool>,
     /// `json` or `console`, as log.format
-    #[arg(long, hide = true, value_name = "FORMAT")]
-    zap_encoder: Option<String>,
+    #[arg(long = "zap-encoder", hide = true, value_name = "FORMAT")]
+    encoder: Option<String>,
     /// `debug`, `info`, `error` or a number, as log.filter
-    #[arg(long, hide = true, value_name = "LEVEL")]
-    zap_log_level: Option<String>,
+    #[arg(long = "zap-log-level", hide = true, value_name = "LEVEL")]
+    log_level: Option<String>,
     /// Taken and without effect
-    #[arg(long, hide = true, value_name = "LEVEL")]
-    zap_stacktrace_level: Option<String>,
+    #[arg(long = "zap-stacktrace-level", hide = true, value_name = "LEVEL")]
+    stacktrace_level: Option<String>,
     /// Taken and without effect
-    #[arg(long, hide = true, value_name = "FORMAT")]
-    zap_time_encoding: Option<String>,
+    #[arg(long = "zap-time-encoding", hide = true, value_name = "FORMAT")]
+    time_encoding: Option<String>,
 }
 
 impl ZapArgs {
     fn apply(&self, log: &mut Log) {
-        match self.zap_encoder.as_deref() {
+        match self.encoder.as_deref() {
             Some("json") => log.format = Format::Json,
             Some("console") => log.format = Format::Text,
             _ => {}
         }
-        match self.zap_log_level.as_deref() {
+        match self.log_level.as_deref() {
             Some("debug" | "1") => log.filter = "debug".into(),
             Some("info" | "0") => log.filter = "info".into(),
             Some(level @ ("error" | "warn")) => log.filter = level.into(),
@@ -251,8 +251,8 @@ mod tests {
     fn the_originals_words_for_logs_are_understood() {
         let mut log = Log::default();
         let said = |encoder: &str, level: &str| ZapArgs {
-            zap_encoder: Some(encoder.into()),
-            zap_log_level: Some(level.into()),
+            encoder: Some(encoder.into()),
+            log_level: Some(level.into()),
             ..ZapArgs::default()
         };
         said("json", "error").apply(&mut log);

@@ -33,7 +33,9 @@ fn journal(generation: u64, batches: &[Vec<Written>]) -> (Vec<u8>, Vec<usize>) {
     let mut changes = Changes::default();
     for (number, batch) in batches.iter().enumerate() {
         changes.clear();
-        batch.iter().for_each(|written| changes.push(&written.change()));
+        for written in batch {
+            changes.push(&written.change());
+        }
         let place = bytes.len() as u64;
         bytes.extend(changes.seal(generation, place, number as u64 + 1).unwrap());
         ends.push(bytes.len());

@@ -11,6 +11,7 @@ mod engine;
 mod exec;
 mod image;
 pub mod machine;
+mod marks;
 mod observe;
 mod pause;
 mod pod;
@@ -236,7 +237,7 @@ impl Docker {
         let mut statuses: Vec<_> = Vec::new();
         for (at, container) in plan.all().enumerate() {
             let slot = Slot::Container(container.name.clone());
-            let seen = self.observed.get(&pod.name_of(&slot));
+            let seen = self.seen(pod, &slot);
             let state = self.state(pod, &slot);
             let message = matches!(state, State::Ended(_)).then(|| {
                 let mut text = pod.message(&container.name);

@@ -17,11 +17,9 @@ use super::pod::Pod;
 use super::status::Waiting;
 use super::{Docker, image, pause};
 use crate::error::RunError;
-use crate::folder::{self, part};
+use crate::folder;
 use crate::plan::Plan;
 
-/// Where it is noted that a container is about to be started for the first time.
-const STARTED: &str = "started";
 /// The first wait after a failure, and the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_mins(1));
 /// Kubernetes takes this much of a log as last message.
@@ -65,6 +63,7 @@ impl Docker {
         while self.observed.complete() {
             let known = pod.known();
             let plan = &known.plan;
+            self.note_ends(pod, plan);
             let actions = next(plan, |slot| self.state(pod, slot));
             if actions.is_empty() {
                 self.collect_messages(pod, plan).await;
@@ -75,15 +74,6 @@ impl Docker {
             done.into_iter().collect::<Result<Vec<()>, _>>()?;
         }
         Ok(())
-    }
-
-    /// What Docker has in a slot of a pod.
-    pub(super) fn state(&self, pod: &Pod, slot: &Slot) -> State {
-        match (self.observed.get(&pod.name_of(slot)), slot) {
-            (Some(seen), _) => seen.state,
-            (None, Slot::Container(_)) if pod.was_started(slot) => State::Lost,
-            (None, _) => State::Absent,
-        }
     }
 
     async fn act(&self, api: &Api, pod: &Pod, plan: &Plan, action: Action) -> Result<(), RunError> {
@@ -242,26 +232,6 @@ impl Docker {
             Err(error) => return Err(failed(format!("stop the container `{name}`"))(error)),
         }
         Ok(())
-    }
-}
-
-impl Pod {
-    fn mark(&self, slot: &Slot) -> Option<String> {
-        match slot {
-            Slot::Pause => None,
-            Slot::Container(name) => Some(format!("{name}-{}", self.generation(name))),
-        }
-    }
-
-    fn note_started(&self, slot: &Slot) -> Result<(), RunError> {
-        let Some(mark) = self.mark(slot) else { return Ok(()) };
-        let noted = self.folder.child(&part(STARTED), 0o700).and_then(|folder| folder.touch(&mark, 0o600));
-        noted.map_err(RunError::folder("note the start of a container"))
-    }
-
-    fn was_started(&self, slot: &Slot) -> bool {
-        let mark = self.mark(slot);
-        mark.is_some_and(|mark| self.folder.enter(STARTED).is_ok_and(|folder| folder.has(&mark)))
     }
 }
 

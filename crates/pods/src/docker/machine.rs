@@ -1,5 +1,7 @@
 //! What to do next for a pod, decided from its plan and what Docker has of it.
 
+use serde::{Deserialize, Serialize};
+
 use crate::plan::Plan;
 
 /// The part of a pod that an action is about.
@@ -12,7 +14,7 @@ pub enum Slot {
 }
 
 /// What Docker has in a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum State {
     /// Nothing, and it was never started.
     Absent,

@@ -15,6 +15,7 @@ use bollard::query_parameters::{EventsOptions, InspectContainerOptions, ListCont
 use futures::stream::FuturesUnordered;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
@@ -34,7 +35,7 @@ const LOOKS: usize = 8;
 const EVENTS: [&str; 8] = ["start", "die", "oom", "stop", "restart", "pause", "unpause", "destroy"];
 
 /// One container as Docker has it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Seen {
     pub(super) id: String,
     pub(super) uid: String,

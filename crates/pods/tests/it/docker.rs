@@ -356,13 +356,42 @@ async fn pods_are_taken_up_again_after_a_restart_of_the_plugin() {
     assert_eq!(log(&*bed.docker, &long, "", json!({})).await, "begun\n");
     // Its turn came after the restart.
     assert_eq!(word(&ended(&*bed.docker, &slow).await.containers[0]), "exit:4");
-    // Somebody else's removal is not mistaken for a pod that was never started.
-    daemon().await.docker(&["rm", "-f", &format!("tarbet-{long}-main-0")]).await.unwrap();
-    let lost = until(&*bed.docker, &long, "the loss", |text| text == "main=exit:137").await;
-    assert!(
-        lost.containers[0].state.clone().unwrap().terminated.unwrap().message.unwrap().contains("removed")
-    );
     for uid in [long, slow] {
+        bed.docker.delete(&uid, None).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_somebody_else_removes_is_neither_started_again_nor_forgotten() {
+    let mut bed = Bed::new().await;
+    let (long, done, live) = (
+        pod(json!({"containers": [shell("main", "sleep 1000")]})),
+        pod(json!({"containers": [shell("main", "exit 4")]})),
+        pod(json!({"containers": [shell("main", "sleep 1000")]})),
+    );
+    let (long, done, live) = (bed.start(&long).await, bed.start(&done).await, bed.start(&live).await);
+    for uid in [&long, &live] {
+        until(&*bed.docker, uid, "it to run", |text| text == "main=running").await;
+    }
+    let note = bed.root.path().join(format!("tests-{done}/ended/main-0"));
+    eventually(PATIENCE, "the note of its end", || async { note.exists() }).await.unwrap();
+    let remove = async |uid: &str| {
+        daemon().await.docker(&["rm", "-f", &format!("tarbet-{uid}-main-0")]).await.unwrap();
+    };
+    // While the plugin looks it may see the kill before the removal: the end is the same.
+    remove(&live).await;
+    until(&*bed.docker, &live, "the loss", |text| text == "main=exit:137").await;
+    // While it is away only the absence can be seen.
+    bed.stop.cancel();
+    remove(&long).await;
+    remove(&done).await;
+    bed.reopen().await;
+    let lost = until(&*bed.docker, &long, "the loss", |text| text == "main=exit:137").await;
+    let end = lost.containers[0].state.clone().unwrap().terminated.unwrap();
+    assert!(end.message.unwrap().contains("removed"), "nobody knows how it ended");
+    until(&*bed.docker, &done, "the end it had", |text| text == "main=exit:4").await;
+    for uid in [long, done, live] {
+        assert_eq!(containers_of(&uid).await, 1, "only the holder of the network is left");
         bed.docker.delete(&uid, None).await.unwrap();
     }
 }

@@ -7,11 +7,14 @@
 
 mod apply;
 mod body;
+mod drift;
+mod follow;
 mod grpc;
 mod lead;
 mod links;
 mod observe;
 mod operation;
+mod owed;
 mod places;
 mod plan;
 mod rest;
@@ -38,7 +41,8 @@ use crate::tags::Tags;
 use crate::turns::Turns;
 use crate::values::Values;
 
-pub use observe::{Difference, Topology};
+pub use drift::Difference;
+pub use observe::Topology;
 pub use operation::{Call, Operation, Plan, State};
 pub use places::Clouds;
 pub use plan::{Request, Target};
@@ -62,6 +66,7 @@ pub(crate) struct Inner {
     rules: rules::Rules,
     made: Table<String, rules::MadeFrom>,
     turns: Turns,
+    owed: owed::Owed,
     metrics: NetsMetrics,
     flags: std::collections::BTreeMap<String, Flags>,
     /// The first generation's clients choose a namespace once, for all that follows.
@@ -106,6 +111,7 @@ impl Orchestrator {
             rules: rules::Rules::new(store)?,
             made: Table::new(store, "nets-resources")?,
             turns: Turns::default(),
+            owed: owed::Owed::default(),
             metrics,
             flags: config.feature_flags.clone(),
             seed_namespace: std::sync::RwLock::new("default".into()),
@@ -138,7 +144,8 @@ impl Orchestrator {
         };
         let operation =
             self.spawn(operation).await.map_err(|_| Error::Internal("an operation panicked".into()))??;
-        Ok(Outcome { created: operation.created.clone(), operation: Some(operation) })
+        let created = operation.created.clone().or_else(|| self.existing(&request));
+        Ok(Outcome { created, operation: Some(operation) })
     }
 
     /// Begins what a request asks, without waiting.
@@ -184,8 +191,10 @@ impl Orchestrator {
         Some(Created { name: name.clone(), uri: tag.uri?, ip: tag.ip.unwrap_or_default() })
     }
 
-    /// Goes on with every operation that was running when the last process ended, and says how many.
+    /// Goes on with every operation that was running when the last process ended, and says how many. Tags may
+    /// have changed since then, so all permit lists are compared with them.
     pub async fn resume(&self) -> Result<usize, Error> {
+        self.0.owed.begin_anew();
         let all = self.0.operations.list().await?;
         let cut_off: Vec<Operation> =
             all.into_iter().filter(|operation| operation.state == State::Running).collect();

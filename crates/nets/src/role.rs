@@ -91,6 +91,11 @@ pub async fn nets(config: NetsConfig, around: &Surroundings) -> Result<Orchestra
         finishing.finish().await;
         Ok(())
     });
+    let following = orchestrator.clone();
+    around.supervisor.spawn(Stage::Work, "tags that are followed", |stop| async move {
+        following.keep_in_line(stop).await;
+        Ok(())
+    });
     let flags = orchestrator.clone();
     around.supervisor.spawn(Stage::Work, "cloud flags", |stop| async move {
         tokio::select! {

@@ -6,6 +6,7 @@
 //! [`Tags::follow`] is the task that keeps a reader of a shared store up to date.
 
 mod far;
+mod news;
 mod records;
 mod seed;
 mod today;
@@ -21,9 +22,11 @@ use crate::error::Error;
 use crate::plan::tags::{Graph, Mapping, TagError, Write};
 use crate::plan::target;
 use far::{Far, FarChange};
+use news::News;
 use records::{Records, Seen};
 
 pub use far::{RemoteTags, TagWire};
+pub use news::Touched;
 
 /// Writes in one commit: a removal of a large group is cut into several, each of which leaves sound tags.
 const CHUNK: usize = 200;
@@ -47,6 +50,8 @@ struct Inner {
     /// Held over deciding, committing and applying, so that each decision sees all before it.
     writer: Mutex<Option<Seen>>,
     kept: Kept,
+    /// Changes that whoever follows tags has not heard of yet.
+    news: News,
 }
 
 /// Where the tags are kept.
@@ -65,6 +70,8 @@ pub struct Changed {
     pub changed: bool,
     /// Those whose permit lists may have to follow: subscribers of the tag and of all tags above it.
     pub affected: BTreeSet<String>,
+    /// The tags that stand for something else now, without those above them.
+    pub touched: BTreeSet<String>,
 }
 
 impl Tags {
@@ -77,13 +84,15 @@ impl Tags {
             graph: RwLock::new(graph),
             writer: Mutex::new(seen),
             kept: Kept::Here(records),
+            news: News::default(),
         })))
     }
 
     /// The tags of a service elsewhere.
     pub fn remote(config: &RemoteTags) -> Result<Self, Error> {
         let kept = Kept::There(Far::new(config)?, Mutex::default());
-        Ok(Self(Arc::new(Inner { graph: RwLock::default(), writer: Mutex::default(), kept })))
+        let news = News::default();
+        Ok(Self(Arc::new(Inner { graph: RwLock::default(), writer: Mutex::default(), kept, news })))
     }
 
     /// Reads these tags, all below them and who follows them, where they are kept elsewhere. What is asked of
@@ -256,7 +265,7 @@ impl Tags {
                     far.make(there).await?;
                     self.apply(&writes);
                 }
-                return Ok(Changed { changed, affected });
+                return Ok(Changed { changed, affected, touched: news::touched(&writes) });
             }
         };
         let mut outcome = Changed::default();
@@ -278,6 +287,7 @@ impl Tags {
                         self.apply(part);
                         *seen = now;
                         outcome.changed = true;
+                        outcome.touched.extend(news::touched(part));
                     }
                     Err(tarbet_store::Error::Conflict { .. }) => {
                         self.catch_up(records, &mut seen).await?;
@@ -303,14 +313,26 @@ impl Tags {
             records::Missed::Writes(writes, now) => {
                 self.apply(&writes);
                 *seen = Some(now);
+                self.0.news.add(Touched::Tags(news::touched(&writes)));
             }
             records::Missed::TooMuch => {
                 let (graph, now) = records.load().await?;
                 *self.0.graph.write().unwrap_or_else(PoisonError::into_inner) = graph;
                 *seen = now;
+                self.0.news.add(Touched::Everything);
             }
         }
         Ok(())
+    }
+
+    /// Lets whoever follows tags in this process hear of a change that it did not make itself.
+    fn tell(&self, changed: Changed) {
+        self.0.news.add(Touched::Tags(changed.touched));
+    }
+
+    /// Waits for changes by other hands: over the services here, or by other processes on the same store.
+    pub async fn heard(&self) -> Touched {
+        self.0.news.heard().await
     }
 
     /// Reads what others changed since the last look.

@@ -5,6 +5,7 @@ mod it {
     mod aws;
     mod azure;
     mod bed;
+    mod behind;
     mod crash;
     mod escapes;
     mod gcp;

@@ -1,6 +1,7 @@
 //! Making the calls of an operation, one after another, each written down when it was made.
 
-use futures::StreamExt;
+use std::collections::BTreeSet;
+
 use tarbet_store::{Commit, Operation as Write};
 use tarbet_telemetry::Coded;
 use tokio::sync::OwnedMutexGuard;
@@ -11,11 +12,8 @@ use super::operation::{Call, Operation, State};
 use super::plan::Target;
 use super::rules::{MadeFrom, RuleSet};
 use crate::error::Error;
-use crate::model::{Created, Rule, Subscriber};
+use crate::model::{Created, Rule};
 use crate::plan::tags::Mapping;
-
-/// Permit lists that are brought in line at once.
-const AT_ONCE: usize = 32;
 
 /// What a call left to be written down together with the word that it was made.
 #[derive(Default)]
@@ -99,8 +97,9 @@ impl Inner {
                     (Some(created.uri.clone()), Some(created.ip.clone()).filter(|ip| !ip.is_empty()));
                 let from = MadeFrom { description: description.clone() };
                 self.lead.commit(Commit::new().with(self.made.put_op(&name, &from)?)).await?;
-                let changed = self.tags.set(&Mapping { name, child_tags: vec![], uri, ip }).await?;
-                self.propagate(changed.affected.into_iter().collect(), cancel).await?;
+                let tag = Mapping { name, child_tags: vec![], uri, ip };
+                let changed = self.tags.set(&tag).await?;
+                self.propagate(changed.affected.into_iter().collect(), &tag.name, cancel).await?;
             }
             Call::DeleteResource { cloud, namespace, uri } => {
                 ignore_missing(self.places.cloud(cloud)?.delete_resource(namespace, uri).await)?;
@@ -123,7 +122,7 @@ impl Inner {
             Call::AddRules { cloud, namespace, uri, rules } => {
                 let target =
                     Target { namespace: namespace.clone(), cloud: cloud.clone(), uri: uri.clone(), ip: None };
-                return self.give_rules(&target, rules.clone()).await;
+                return self.give_rules(&target, rules).await;
             }
             Call::DeleteRules { cloud, namespace, uri, names } => {
                 let target =
@@ -135,21 +134,31 @@ impl Inner {
             Call::DeleteMember { parent, child } => {
                 ignore_missing(self.tags.delete_member(parent, child).await.map(drop))?;
             }
-            Call::Propagate { subscribers } => self.propagate(subscribers.clone(), cancel).await?,
+            Call::Propagate { tag, subscribers } => {
+                let mut all: BTreeSet<String> = subscribers.iter().cloned().collect();
+                // Some may have come since this was planned.
+                all.extend(self.tags.affected(tag));
+                self.propagate(all.into_iter().collect(), tag, cancel).await?;
+            }
         }
         Ok(Made::default())
     }
 
-    async fn give_rules(&self, target: &Target, rules: Vec<Rule>) -> Result<Made, Error> {
+    async fn give_rules(&self, target: &Target, rules: &[Rule]) -> Result<Made, Error> {
         let subscriber = target.subscriber().to_string();
         let turn = self.turns.turn(&subscriber).await;
+        let tags: Vec<&String> = rules.iter().flat_map(|rule| &rule.tags).collect();
+        self.tags.look(&tags).await?;
+        // A tag may have changed since this was planned, when nobody knew yet that this follows it.
+        let renew = |rule: &Rule| Rule { targets: self.targets(rule), ..rule.clone() };
+        let rules = rules.iter().map(renew).collect();
         let write = self.give_rules_in_turn(target, &subscriber, rules).await?;
         Ok(Made { writes: vec![write], _turn: Some(turn) })
     }
 
     /// Only for who holds the turn of the subscriber: a rule that is being removed must not come back.
     /// What is returned is to be written down within the turn.
-    async fn give_rules_in_turn(
+    pub(super) async fn give_rules_in_turn(
         &self,
         target: &Target,
         subscriber: &str,
@@ -178,70 +187,6 @@ impl Inner {
         let mut set = self.rules.get(&subscriber).await?;
         set.rules.retain(|name, _| !names.contains(name));
         Ok(Made { writes: vec![self.rules.put_op(&subscriber, &set)?], _turn: Some(turn) })
-    }
-
-    /// Brings permit lists in line with the tags. One that fails does not keep the others back.
-    pub(super) async fn propagate(
-        &self,
-        subscribers: Vec<String>,
-        cancel: &CancellationToken,
-    ) -> Result<(), Error> {
-        let follow = |text: String| async move {
-            match Subscriber::parse(&text) {
-                Some(subscriber) => self.follow(&subscriber).await,
-                // Somebody else's subscriber: not ours to update.
-                None => Ok(()),
-            }
-        };
-        let mut outcomes = futures::stream::iter(subscribers).map(follow).buffer_unordered(AT_ONCE);
-        let mut first = None;
-        while let Some(outcome) = outcomes.next().await {
-            if let Err(error) = outcome {
-                first.get_or_insert(error);
-            }
-            if cancel.is_cancelled() {
-                return Err(Error::Cancelled("while permit lists were updated".into()));
-            }
-        }
-        first.map_or(Ok(()), Err)
-    }
-
-    /// Resolves the tags of a resource's rules again, and tells its cloud if that changes anything.
-    async fn follow(&self, subscriber: &Subscriber) -> Result<(), Error> {
-        let target = Target {
-            namespace: subscriber.namespace.clone(),
-            cloud: subscriber.cloud.clone(),
-            uri: subscriber.uri.clone(),
-            ip: None,
-        };
-        let name = subscriber.to_string();
-        let _turn = self.turns.turn(&name).await;
-        let set = match self.permit_list(&target).await {
-            // Gone, with its permit list: nothing follows the tag any more.
-            Err(error) if error.is_not_found() => return Ok(()),
-            outcome => outcome?,
-        };
-        let tags: Vec<&String> = set.rules.values().flat_map(|rule| &rule.tags).collect();
-        self.tags.look(&tags).await?;
-        let renew = |rule: Rule| {
-            // Some clouds keep no tags: what such a rule stood for is not known here.
-            let targets = if rule.tags.is_empty() { rule.targets.clone() } else { self.targets(&rule) };
-            (targets != rule.targets).then_some(Rule { targets, ..rule })
-        };
-        let changed: Vec<Rule> = set.rules.into_values().filter_map(renew).collect();
-        if changed.is_empty() {
-            return Ok(());
-        }
-        self.metrics.propagated.inc();
-        let write = self.give_rules_in_turn(&target, &name, changed).await?;
-        self.lead.commit(Commit::new().with(write)).await
-    }
-
-    /// The addresses a rule's tags stand for now. A tag that is gone stands for nothing.
-    pub(super) fn targets(&self, rule: &Rule) -> Vec<String> {
-        let all: std::collections::BTreeSet<String> =
-            rule.tags.iter().flat_map(|tag| self.tags.addresses(tag)).collect();
-        all.into_iter().collect()
     }
 }
 

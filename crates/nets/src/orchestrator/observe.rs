@@ -1,4 +1,4 @@
-//! Looking: what there is, what may pass, and what differs from what should be.
+//! Looking: what there is, and what may pass.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,17 +12,6 @@ use crate::model::{ResourceTag, Rule};
 use crate::plan::connect::Step;
 use crate::plan::flows::{Flow, flows};
 use crate::plan::verdict::{Endpoint, Packet, Policy, Verdict};
-
-/// A difference between what should be and what is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Difference {
-    /// Where.
-    pub cloud: String,
-    /// What.
-    pub what: String,
-    /// Whether it was mended.
-    pub repaired: bool,
-}
 
 /// A resource in a picture.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -165,73 +154,4 @@ impl Orchestrator {
             )),
         }
     }
-
-    /// Compares every permit list with what was last given, and lets each cloud compare itself.
-    pub async fn drift(&self, repair: bool) -> Result<Vec<Difference>, Error> {
-        let mut found = Vec::new();
-        for (name, cloud) in self.0.places.clouds() {
-            let mut namespaces: Vec<String> =
-                self.0.places.deployments(name).into_iter().map(|deployment| deployment.namespace).collect();
-            namespaces.dedup();
-            for namespace in namespaces {
-                match cloud.drift(&namespace, repair).await {
-                    Ok(differences) => found.extend(differences.into_iter().map(|what| Difference {
-                        cloud: name.clone(),
-                        what,
-                        repaired: repair,
-                    })),
-                    Err(error) if error.is_unsupported() => {}
-                    Err(error) => return Err(error),
-                }
-            }
-        }
-        for set in self.0.rules.list().await? {
-            let cloud = self.0.places.cloud(&set.cloud)?;
-            let actual = match cloud.permit_list(&set.namespace, &set.uri).await {
-                Ok(rules) => rules,
-                Err(error) if error.is_not_found() => {
-                    let what = format!("{} is gone", set.uri);
-                    found.push(Difference { cloud: set.cloud, what, repaired: false });
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            let actual: BTreeMap<&str, &Rule> =
-                actual.iter().map(|rule| (rule.name.as_str(), rule)).collect();
-            let missing: Vec<Rule> = set
-                .rules
-                .values()
-                .filter(|rule| actual.get(rule.name.as_str()).is_none_or(|found| !same(found, rule)))
-                .cloned()
-                .collect();
-            let foreign: Vec<String> = actual
-                .keys()
-                .filter(|name| !set.rules.contains_key(**name))
-                .map(ToString::to_string)
-                .collect();
-            let report = |what: String| Difference { cloud: set.cloud.clone(), what, repaired: repair };
-            found.extend(
-                missing
-                    .iter()
-                    .map(|rule| report(format!("rule {} of {} is missing or different", rule.name, set.uri))),
-            );
-            found
-                .extend(foreign.iter().map(|name| report(format!("rule {name} of {} is not ours", set.uri))));
-            if repair && !missing.is_empty() {
-                cloud.add_rules(&set.namespace, &set.uri, missing).await?;
-            }
-            if repair && !foreign.is_empty() {
-                cloud.delete_rules(&set.namespace, &set.uri, foreign).await?;
-            }
-        }
-        Ok(found)
-    }
-}
-
-/// Clouds may tell targets in another order, and some forget tags or source ports.
-fn same(actual: &Rule, wanted: &Rule) -> bool {
-    let targets = |rule: &Rule| crate::plan::rule::targets(rule).unwrap_or_default();
-    (actual.direction, actual.dst_port, actual.protocol)
-        == (wanted.direction, wanted.dst_port, wanted.protocol)
-        && targets(actual) == targets(wanted)
 }

@@ -127,6 +127,9 @@ pub enum Call {
     },
     /// Brings the permit lists of subscribers in line with the tags.
     Propagate {
+        /// The tag that changed; who follows it by then is meant too.
+        #[serde(default)]
+        tag: String,
         /// Whose.
         subscribers: Vec<String>,
     },
@@ -180,7 +183,7 @@ impl fmt::Display for Call {
             Self::SetTag { tag } => write!(f, "tags: SetTag {}", tag.name),
             Self::DeleteTag { tag } | Self::Unregister { tag, .. } => write!(f, "tags: DeleteTag {tag}"),
             Self::DeleteMember { parent, child } => write!(f, "tags: DeleteTagMember {child} of {parent}"),
-            Self::Propagate { subscribers } => {
+            Self::Propagate { subscribers, .. } => {
                 write!(f, "AddPermitListRules with the new members to {} resources", subscribers.len())
             }
         }

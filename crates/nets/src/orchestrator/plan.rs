@@ -110,6 +110,12 @@ impl Target {
     }
 }
 
+impl From<Subscriber> for Target {
+    fn from(Subscriber { namespace, cloud, uri }: Subscriber) -> Self {
+        Self { namespace, cloud, uri, ip: None }
+    }
+}
+
 impl Request {
     /// The tags it is about, which are looked at before anything is decided.
     fn tags(&self) -> Vec<String> {
@@ -185,9 +191,14 @@ impl Inner {
                 ])
             }
             Request::DeleteResource { namespace, cloud, name } => {
-                let target = self.resource(namespace, cloud, name)?;
                 let tag =
                     ResourceTag { namespace: namespace.clone(), cloud: cloud.clone(), name: name.clone() };
+                let target = match self.resource(namespace, cloud, name) {
+                    Err(error @ Error::Resource { .. }) => {
+                        return self.plan_rest(&tag.to_string(), error).await;
+                    }
+                    outcome => outcome?,
+                };
                 let subscriber = target.subscriber().to_string();
                 let mut followers = self.tags.affected(&tag.to_string());
                 followers.remove(&subscriber);
@@ -199,7 +210,7 @@ impl Inner {
                     },
                     Call::Unregister { tag: tag.to_string(), subscriber },
                 ];
-                calls.extend(propagate(followers));
+                calls.extend(propagate(&tag.to_string(), followers));
                 Ok(calls)
             }
             Request::AddRules { resource, rules } => self.plan_add(resource, rules).await,
@@ -220,30 +231,30 @@ impl Inner {
                 Ok(calls)
             }
             Request::SetTag(tag) => {
-                let changes = self.tags.would_set(tag)?;
-                let calls = vec![Call::SetTag { tag: tag.clone() }]
-                    .into_iter()
-                    .chain(propagate(self.tags.affected(&tag.name)));
-                Ok(if changes { calls.collect() } else { Vec::new() })
+                let followers = self.tags.affected(&tag.name);
+                if self.tags.would_set(tag)? {
+                    let set = Call::SetTag { tag: tag.clone() };
+                    return Ok([set].into_iter().chain(propagate(&tag.name, followers)).collect());
+                }
+                Ok(self.plan_behind(&tag.name, followers).await)
             }
             Request::DeleteTag(tag) => {
                 if !self.tags.exists(tag) {
-                    return Err(TagError::Unknown(tag.clone()).into());
+                    return self.plan_rest(tag, TagError::Unknown(tag.clone()).into()).await;
                 }
-                let followers = self.tags.affected(tag);
-                Ok(vec![Call::DeleteTag { tag: tag.clone() }]
-                    .into_iter()
-                    .chain(propagate(followers))
-                    .collect())
+                let (delete, followers) = (Call::DeleteTag { tag: tag.clone() }, self.tags.affected(tag));
+                Ok([delete].into_iter().chain(propagate(tag, followers)).collect())
             }
             Request::DeleteMember(parent, child) => {
-                let members =
-                    self.tags.get(parent).ok_or_else(|| TagError::Unknown(parent.clone()))?.child_tags;
-                if !members.contains(child) {
-                    return Ok(Vec::new());
+                let Some(tag) = self.tags.get(parent) else {
+                    return self.plan_rest(parent, TagError::Unknown(parent.clone()).into()).await;
+                };
+                let followers = self.tags.affected(parent);
+                if !tag.child_tags.contains(child) {
+                    return Ok(self.plan_behind(parent, followers).await);
                 }
-                let call = Call::DeleteMember { parent: parent.clone(), child: child.clone() };
-                Ok(vec![call].into_iter().chain(propagate(self.tags.affected(parent))).collect())
+                let delete = Call::DeleteMember { parent: parent.clone(), child: child.clone() };
+                Ok([delete].into_iter().chain(propagate(parent, followers)).collect())
             }
             Request::Connect(request) => {
                 let link = self.link(request).await?;
@@ -251,6 +262,18 @@ impl Inner {
             }
             Request::Prune => self.plan_prune().await,
         }
+    }
+
+    /// The tag is as wanted; what is left is whoever could not follow it when it changed.
+    async fn plan_behind(&self, tag: &str, followers: BTreeSet<String>) -> Vec<Call> {
+        let behind = self.behind(followers).await;
+        propagate(tag, behind.into_iter().collect()).into_iter().collect()
+    }
+
+    /// The tag is gone already, so that it was asked to go either is a mistake or is asked again.
+    async fn plan_rest(&self, tag: &str, mistake: Error) -> Result<Vec<Call>, Error> {
+        let rest = self.plan_behind(tag, self.owed.because_of(tag)).await;
+        if rest.is_empty() { Err(mistake) } else { Ok(rest) }
     }
 
     async fn plan_create(
@@ -273,7 +296,9 @@ impl Inner {
         if self.tags.exists(&tag) {
             // The same request again is no request; another one under the same name is a mistake.
             return match self.made_from(&tag).await? {
-                Some(before) if before == digest => Ok(Vec::new()),
+                Some(before) if before == digest => {
+                    Ok(self.plan_behind(&tag, self.tags.affected(&tag)).await)
+                }
                 _ => Err(Error::invalid("name", format!("`{tag}` already exists with another description"))),
             };
         }
@@ -495,7 +520,7 @@ impl Inner {
     }
 }
 
-fn propagate(subscribers: BTreeSet<String>) -> Option<Call> {
+fn propagate(tag: &str, subscribers: BTreeSet<String>) -> Option<Call> {
     let subscribers: Vec<String> = subscribers.into_iter().collect();
-    (!subscribers.is_empty()).then_some(Call::Propagate { subscribers })
+    (!subscribers.is_empty()).then(|| Call::Propagate { tag: tag.to_owned(), subscribers })
 }

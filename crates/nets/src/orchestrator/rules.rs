@@ -33,6 +33,14 @@ impl RuleSet {
     }
 }
 
+impl RuleSet {
+    /// Whose it is.
+    pub(super) fn target(&self) -> Target {
+        let (namespace, cloud, uri) = (self.namespace.clone(), self.cloud.clone(), self.uri.clone());
+        Target { namespace, cloud, uri, ip: None }
+    }
+}
+
 /// What a resource was made from.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct MadeFrom {

@@ -35,7 +35,7 @@ fn done(message: String) -> Response<BasicResponse> {
 impl TagService for Seed {
     async fn set_tag(&self, request: Request<TagMapping>) -> Result<Response<BasicResponse>, Status> {
         let tag = Mapping::from(request.into_inner());
-        self.0.set(&tag).await?;
+        self.0.tell(self.0.set(&tag).await?);
         Ok(done(format!("Set tag {}", tag.name)))
     }
 
@@ -60,14 +60,14 @@ impl TagService for Seed {
             return Err(Error::invalid("child_tags", "must name at least one member").into());
         }
         for child in &child_tags {
-            self.0.delete_member(&tag_name, child).await?;
+            self.0.tell(self.0.delete_member(&tag_name, child).await?);
         }
         Ok(done(format!("Deleted {} from tag {tag_name}", child_tags.join(", "))))
     }
 
     async fn delete_tag(&self, request: Request<Tag>) -> Result<Response<BasicResponse>, Status> {
         let name = request.into_inner().tag_name;
-        self.0.delete(&name).await?;
+        self.0.tell(self.0.delete(&name).await?);
         Ok(done(format!("Deleted tag {name}")))
     }
 

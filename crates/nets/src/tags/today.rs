@@ -43,7 +43,7 @@ fn subscription(given: Option<Subscription>) -> Result<Subscription, Error> {
 impl TagService for Today {
     async fn set_tag(&self, request: Request<SetTagRequest>) -> Result<Response<SetTagResponse>, Status> {
         let tag = request.into_inner().tag.ok_or_else(|| Error::invalid("tag", "is missing"))?;
-        self.0.set(&tag.into()).await?;
+        self.0.tell(self.0.set(&tag.into()).await?);
         Ok(Response::new(SetTagResponse {}))
     }
 
@@ -72,7 +72,7 @@ impl TagService for Today {
         request: Request<DeleteTagMemberRequest>,
     ) -> Result<Response<DeleteTagMemberResponse>, Status> {
         let DeleteTagMemberRequest { parent_tag, child_tag } = request.into_inner();
-        self.0.delete_member(&parent_tag, &child_tag).await?;
+        self.0.tell(self.0.delete_member(&parent_tag, &child_tag).await?);
         Ok(Response::new(DeleteTagMemberResponse {}))
     }
 
@@ -80,7 +80,7 @@ impl TagService for Today {
         &self,
         request: Request<DeleteTagRequest>,
     ) -> Result<Response<DeleteTagResponse>, Status> {
-        self.0.delete(&request.into_inner().tag_name).await?;
+        self.0.tell(self.0.delete(&request.into_inner().tag_name).await?);
         Ok(Response::new(DeleteTagResponse {}))
     }
 

@@ -115,6 +115,14 @@ pub trait Cloud: Send + Sync + 'static {
     async fn used_bgp_addresses(&self, deployments: &[Deployment]) -> Result<Vec<Ipv4Addr>, Error>;
     /// Makes a resource, its network if there is none yet, and an empty permit list.
     async fn create_resource(&self, new: NewResource) -> Result<Created, Error>;
+    /// Where a resource of the first generation is to be made, and its name: on that wire the id says both,
+    /// as each cloud spells it, or the description does.
+    fn place_of(&self, id: &str, _description: &str) -> Result<(String, String), Error> {
+        match id.trim_end_matches('/').rsplit_once('/') {
+            Some((deployment, name)) if !name.is_empty() => Ok((deployment.to_owned(), name.to_owned())),
+            _ => Err(Error::invalid("id", format!("`{}` does not end in /NAME", id.escape_debug()))),
+        }
+    }
     /// Takes in a resource that others made.
     async fn attach_resource(&self, _namespace: &str, _uri: &str) -> Result<Created, Error> {
         Err(Error::Unsupported("this cloud does not take in resources that others made".into()))

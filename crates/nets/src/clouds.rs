@@ -14,3 +14,14 @@ pub mod rest;
 
 pub use gcp::{Gcp, GcpConfig};
 pub use ibm::{Ibm, IbmConfig};
+
+/// For clouds whose filters know no source ports: which rules are kept in the permit list alone.
+fn tell_ways_back(cloud: &str, rules: &[crate::model::Rule]) {
+    for rule in rules.iter().filter(|rule| crate::plan::rule::is_way_back(rule)) {
+        tracing::info!(
+            cloud,
+            rule = rule.name,
+            "The rule is for replies, which this cloud lets pass by itself: it opens nothing."
+        );
+    }
+}

@@ -21,9 +21,11 @@ pub fn rules(data: &[u8]) {
 }
 
 fn judge(rules: Vec<Rule>) {
-    drop(rule::check(&rules));
+    drop(rule::check_request(&rules));
+    drop(rule::check_call(&rules));
     for rule in &rules {
         drop(rule::targets(rule));
+        drop(rule::name_of_contents(rule));
     }
 }
 

@@ -12,6 +12,7 @@ mod kernel;
 mod make;
 mod names;
 mod nft;
+mod pending;
 mod plan;
 mod six;
 mod state;

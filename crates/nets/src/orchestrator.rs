@@ -15,6 +15,7 @@ mod links;
 mod observe;
 mod operation;
 mod owed;
+mod paths;
 mod places;
 mod plan;
 mod rest;
@@ -256,7 +257,7 @@ impl Orchestrator {
 
     /// The REST API, of both generations.
     pub fn router(&self) -> axum::Router {
-        rest::router(self.clone())
+        paths::in_either_spelling(rest::router(self.clone()))
     }
 }
 

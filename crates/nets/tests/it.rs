@@ -8,6 +8,7 @@ mod it {
     mod behind;
     mod crash;
     mod escapes;
+    mod first_vpn;
     mod gcp;
     mod ibm;
     mod life;

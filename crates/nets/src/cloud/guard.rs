@@ -113,6 +113,10 @@ impl<C: Cloud> Cloud for Guarded<C> {
         self.cloud.create_resource(new).await
     }
 
+    fn place_of(&self, id: &str, description: &str) -> Result<(String, String), Error> {
+        self.cloud.place_of(id, description)
+    }
+
     async fn attach_resource(&self, namespace: &str, uri: &str) -> Result<Created, Error> {
         self.policy.namespace(namespace)?;
         self.cloud.attach_resource(namespace, uri).await

@@ -15,6 +15,7 @@ use super::{Cloud, Held, Need, NewConnections, NewGateway, NewResource, OldConne
 use crate::controller::{ConnectRequest, Controller};
 use crate::error::Error;
 use crate::model::{Created, Deployment, Flags, Mapping, Rule};
+use crate::plan::bgp::{TUNNELS_AGREED, agreed};
 use crate::plan::connect::Gateway;
 use crate::plan::target::{Map, Owner};
 
@@ -200,6 +201,7 @@ impl Cloud for MemoryCloud {
     }
 
     async fn add_rules(&self, namespace: &str, uri: &str, rules: Vec<Rule>) -> Result<(), Error> {
+        crate::plan::rule::check_call(&rules).map_err(Error::Invalid)?;
         self.before("AddPermitListRules").await?;
         let space = self.with_resource(namespace, uri, |kept| kept.space)?;
         let own = Owner { cloud: self.name.clone(), namespace: namespace.into(), deployment: None, space };
@@ -240,13 +242,26 @@ impl Cloud for MemoryCloud {
             gateway
         } else {
             let asn = self.controller.find_asn().await?;
-            let count = new.bgp_addresses.len().max(1);
+            let count = if new.bgp_addresses.is_empty() { TUNNELS_AGREED } else { new.bgp_addresses.len() };
             Gateway { asn, addresses: (1..=count).map(|index| format!("192.0.2.{index}")).collect() }
         };
         let namespace = new.deployment.namespace.clone();
         self.lock().gateways.insert(namespace.clone(), gateway.clone());
-        self.lock().tunnels.entry((namespace, new.cloud)).or_insert((new.bgp_addresses, None));
+        if !new.cloud.is_empty() {
+            self.lock().tunnels.entry((namespace, new.cloud)).or_insert((new.bgp_addresses, None));
+        }
         self.after("CreateVpnGateway", gateway).await
+    }
+
+    async fn create_bgp_sessions(
+        &self,
+        deployment: &Deployment,
+        cloud: &str,
+    ) -> Result<Vec<Ipv4Addr>, Error> {
+        let addresses = agreed(&self.name, cloud);
+        let key = (deployment.namespace.clone(), cloud.to_owned());
+        self.lock().tunnels.entry(key).or_default().0.clone_from(&addresses);
+        Ok(addresses)
     }
 
     async fn create_connections(&self, new: NewConnections) -> Result<(), Error> {

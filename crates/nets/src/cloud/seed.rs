@@ -1,17 +1,20 @@
 //! A cloud on the first generation's wire.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
 use super::{Cloud, NewConnections, NewGateway, NewResource, convert};
 use crate::error::Error;
-use crate::model::{Deployment, SharedKey};
+use crate::model::{Deployment, Rule, SharedKey};
+use crate::plan::connect::{self, Pair};
+use crate::plan::rule;
 use crate::wire::invisinets::cloud_plugin_server::{CloudPlugin, CloudPluginServer};
 use crate::wire::invisinets::{
     AddressSpaceList, BasicResponse, CreateResourceResponse, CreateVpnBgpSessionsRequest,
     CreateVpnBgpSessionsResponse, CreateVpnConnectionsRequest, CreateVpnGatewayResponse,
-    InvisinetsDeployment, PermitList, ResourceDescription, ResourceId,
+    InvisinetsDeployment, PermitList, PermitListRule, ResourceDescription, ResourceId,
 };
 
 pub(super) fn service(cloud: Arc<dyn Cloud>, name: &str) -> CloudPluginServer<Seed> {
@@ -32,15 +35,27 @@ fn deployment(given: Option<InvisinetsDeployment>) -> Result<Deployment, Error> 
     given.map(Into::into).ok_or_else(|| Error::invalid("deployment", "is missing"))
 }
 
-/// On this wire the id of a resource to be made is its deployment's, with the name at the end.
-fn split(id: &str) -> Result<(String, String), Error> {
-    match id.trim_end_matches('/').rsplit_once('/') {
-        Some((deployment, name)) if !name.is_empty() => Ok((deployment.to_owned(), name.to_owned())),
-        _ => Err(Error::invalid("id", format!("`{}` does not end in /NAME", id.escape_debug()))),
-    }
+/// On this wire a rule need not have an id: its contents then name it, so that it is known again. The same
+/// permission twice is one.
+fn named(rules: Vec<PermitListRule>) -> Vec<Rule> {
+    let mut made = BTreeSet::new();
+    let name = |given: PermitListRule| {
+        let mut rule = Rule::from(given);
+        if rule.name.is_empty() {
+            rule.name = rule::name_of_contents(&rule);
+            return made.insert(rule.name.clone()).then_some(rule);
+        }
+        Some(rule)
+    };
+    rules.into_iter().filter_map(name).collect()
 }
 
 impl Seed {
+    /// How this cloud is connected to another, by the table of pairs.
+    fn pair(&self, other: &str) -> Result<Pair, Error> {
+        connect::pair(&self.name, other).map_err(Into::into)
+    }
+
     /// The orchestrator of this generation asks for permit lists without a namespace; the resource has one.
     async fn namespace(&self, given: String, uri: &str) -> Result<String, Error> {
         if !given.is_empty() {
@@ -69,8 +84,8 @@ impl CloudPlugin for Seed {
 
     async fn create_resource(&self, request: Request<ResourceDescription>) -> Answer<CreateResourceResponse> {
         let ResourceDescription { id, description, namespace } = request.into_inner();
-        let (deployment, name) = split(&id)?;
         let description = convert::description(description)?;
+        let (deployment, name) = self.cloud.place_of(&id, &description)?;
         let new = NewResource { deployment: Deployment { id: deployment, namespace }, name, description };
         let created = self.cloud.create_resource(new).await?;
         Ok(Response::new(CreateResourceResponse { name: created.name, uri: created.uri, ip: created.ip }))
@@ -85,14 +100,14 @@ impl CloudPlugin for Seed {
 
     async fn add_permit_list_rules(&self, request: Request<PermitList>) -> Answer<BasicResponse> {
         let PermitList { associated_resource, rules, namespace } = request.into_inner();
-        let rules = rules.into_iter().map(Into::into).collect();
+        let rules = named(rules);
         self.cloud.add_rules(&namespace, &associated_resource, rules).await?;
         Ok(done("Added the rules", &associated_resource, &namespace))
     }
 
     async fn delete_permit_list_rules(&self, request: Request<PermitList>) -> Answer<BasicResponse> {
         let PermitList { associated_resource, rules, namespace } = request.into_inner();
-        let names = rules.into_iter().map(|rule| rule.id).collect();
+        let names = named(rules).into_iter().map(|rule| rule.name).collect();
         self.cloud.delete_rules(&namespace, &associated_resource, names).await?;
         Ok(done("Deleted the rules", &associated_resource, &namespace))
     }
@@ -114,7 +129,12 @@ impl CloudPlugin for Seed {
         request: Request<CreateVpnBgpSessionsRequest>,
     ) -> Answer<CreateVpnBgpSessionsResponse> {
         let CreateVpnBgpSessionsRequest { deployment: given, cloud } = request.into_inner();
-        let addresses = self.cloud.create_bgp_sessions(&deployment(given)?, &cloud).await?;
+        let deployment = deployment(given)?;
+        let addresses = if self.pair(&cloud)?.bgp {
+            self.cloud.create_bgp_sessions(&deployment, &cloud).await?
+        } else {
+            Vec::new()
+        };
         let bgp_ip_addresses = addresses.iter().map(ToString::to_string).collect();
         Ok(Response::new(CreateVpnBgpSessionsResponse { bgp_ip_addresses }))
     }
@@ -128,16 +148,19 @@ impl CloudPlugin for Seed {
             .asn
             .try_into()
             .map_err(|_| Error::invalid("asn", format!("{} is no number of a system", given.asn)))?;
+        // Addresses that one end has all the same mean nothing where routes are static.
+        let bgp = self.pair(&given.cloud)?.bgp;
+        let inside = if bgp { given.bgp_ip_addresses } else { Vec::new() };
         let new = NewConnections {
             deployment: deployment(given.deployment)?,
             cloud: given.cloud,
             asn,
             gateways: given.gateway_ip_addresses,
-            bgp_addresses: convert::addresses("bgp_ip_addresses", &given.bgp_ip_addresses)?,
+            bgp_addresses: convert::addresses("bgp_ip_addresses", &inside)?,
             key: SharedKey::new(given.shared_key),
             // On this wire it is the space across, for clouds that need to be told.
             remote_spaces: Some(given.address_space).filter(|space| !space.is_empty()).into_iter().collect(),
-            bgp: true,
+            bgp,
             space: None,
         };
         let namespace = new.deployment.namespace.clone();

@@ -2,7 +2,7 @@
 //!
 //! Ingress is denied by the cloud itself, egress by a rule of ours at the lowest priority. A machine carries a
 //! network tag of its own, and each of its rules is one firewall that names this tag.
-//! Not offered: Kubernetes clusters, Private Service Connect, source ports in rules.
+//! Not offered: Kubernetes clusters, Private Service Connect, rules with both ports.
 
 mod cloud;
 mod credentials;

@@ -3,7 +3,7 @@
 //! Names are derived from what a thing is for, so that it is found again; the tags that others look for are
 //! attached besides. The rules of a machine are kept with the orchestrator, because security groups have no
 //! place for names and tags; what the group holds is a function of them.
-//! Not offered: clusters, private endpoints, source ports, floating addresses, and BGP, which IBM has not.
+//! Not offered: clusters, private endpoints, rules with both ports, floating addresses, and BGP, which IBM has not.
 
 mod cloud;
 mod network;

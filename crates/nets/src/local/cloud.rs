@@ -7,12 +7,11 @@ use async_trait::async_trait;
 use ipnet::{IpNet, Ipv4Net};
 
 use super::state::{Hub, Machine, MachineName, Network, NetworkName, Peer, Tunnel};
-use super::{Local, names, require_root, six, wan};
+use super::{Local, names, pending, require_root, six, wan};
 use crate::cloud::{Cloud, Held, Need, NewConnections, NewGateway, NewResource, OldConnections, needs};
 use crate::controller::ConnectRequest;
 use crate::error::Error;
 use crate::model::{Created, Deployment, Flags, Mapping, Rule};
-use crate::plan::bgp::agreed;
 use crate::plan::connect::Gateway;
 use crate::plan::rule;
 use crate::plan::target::{Map, Owner};
@@ -32,8 +31,6 @@ const NETWORK_WORDS: &[&str] = &[
     "address",
     "cidr",
 ];
-/// Where the first generation's tunnel waits for its addresses.
-const PENDING: &str = "pending";
 
 /// The region a description asks for.
 fn region(description: &str) -> Result<String, Error> {
@@ -72,7 +69,7 @@ fn refuse_ipv6(rules: &[Rule], carried: impl Fn(&IpNet) -> bool, why: &str) -> R
 }
 
 /// The network of four around an address inside a tunnel.
-fn around(address: Ipv4Addr) -> String {
+pub(super) fn around(address: Ipv4Addr) -> String {
     Ipv4Net::new_assert(address, 30).trunc().to_string()
 }
 
@@ -317,7 +314,7 @@ impl Cloud for Local {
     async fn add_rules(&self, namespace: &str, uri: &str, rules: Vec<Rule>) -> Result<(), Error> {
         require_root()?;
         let name = self.machine_name(namespace, uri)?;
-        rule::check(&rules).map_err(Error::Invalid)?;
+        rule::check_call(&rules).map_err(Error::Invalid)?;
         self.provide(&name, &rules).await?;
         let _turn = self.turns.turn(uri).await;
         self.set_rules(&name, |known| known.extend(rules.into_iter().map(|rule| (rule.name.clone(), rule))))
@@ -354,14 +351,13 @@ impl Cloud for Local {
         };
         self.records.put_hub(&namespace, Some(&hub)).await?;
         // The first generation chooses addresses only later.
-        let wanted: Vec<Option<Ipv4Addr>> = if new.bgp_addresses.is_empty() {
-            vec![None]
+        let wanted: Vec<(String, Option<Ipv4Addr>)> = if new.bgp_addresses.is_empty() {
+            pending::keys().map(|key| (key, None)).collect()
         } else {
-            new.bgp_addresses.iter().copied().map(Some).collect()
+            new.bgp_addresses.iter().map(|inside| (around(*inside), Some(*inside))).collect()
         };
         let mut addresses = Vec::new();
-        for inside in wanted {
-            let key = inside.map_or_else(|| PENDING.to_owned(), around);
+        for (key, inside) in wanted {
             if !hub.tunnels.contains_key(&key) {
                 let index = hub.next_tunnel;
                 let outside = self.make_tunnel_end(&namespace, index).await?;
@@ -377,30 +373,13 @@ impl Cloud for Local {
         Ok(Gateway { asn: hub.asn, addresses })
     }
 
-    /// Both ends compute the same network of four from their names, and the lower name takes the first host.
     async fn create_bgp_sessions(
         &self,
         deployment: &Deployment,
         cloud: &str,
     ) -> Result<Vec<Ipv4Addr>, Error> {
-        let inside = agreed(&self.name, cloud, &deployment.namespace, 1);
-        let inside = *inside.first().ok_or_else(|| Error::Internal("no address inside the tunnel".into()))?;
-        let _turn = self.shape.lock().await;
-        let hub = {
-            let mut state = self.lock();
-            let unknown =
-                || Error::Place(format!("the namespace {} has no VPN gateway", deployment.namespace));
-            let hub = state.hubs.get_mut(&deployment.namespace).ok_or_else(unknown)?;
-            if !hub.tunnels.contains_key(&around(inside)) {
-                let mut tunnel = hub.tunnels.remove(PENDING).ok_or_else(unknown)?;
-                tunnel.cloud = cloud.into();
-                tunnel.inside = Some(inside);
-                hub.tunnels.insert(around(inside), tunnel);
-            }
-            hub.clone()
-        };
-        self.records.put_hub(&deployment.namespace, Some(&hub)).await?;
-        Ok(vec![inside])
+        require_root()?;
+        self.take_up(&deployment.namespace, cloud).await
     }
 
     async fn create_connections(&self, new: NewConnections) -> Result<(), Error> {

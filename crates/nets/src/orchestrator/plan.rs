@@ -216,7 +216,7 @@ impl Inner {
             Request::AddRules { resource, rules } => self.plan_add(resource, rules).await,
             Request::DeleteRules { resource, names } => self.plan_delete(resource, names).await,
             Request::AddTagRules { tag, rules } => {
-                rule::check(rules).map_err(Error::Invalid)?;
+                rule::check_request(rules).map_err(Error::Invalid)?;
                 let (resolved, mut calls) = (self.resolve(rules)?, Vec::new());
                 for target in self.resources_of(tag)? {
                     calls.extend(self.plan_add_resolved(&target, resolved.clone()).await?);
@@ -310,7 +310,7 @@ impl Inner {
     }
 
     async fn plan_add(&self, resource: &Target, rules: &[Rule]) -> Result<Vec<Call>, Error> {
-        rule::check(rules).map_err(Error::Invalid)?;
+        rule::check_request(rules).map_err(Error::Invalid)?;
         self.plan_add_resolved(resource, self.resolve(rules)?).await
     }
 

@@ -17,6 +17,7 @@ use super::rest::{Answer, Failure, How, change};
 use super::{Orchestrator, Outcome};
 use crate::error::Error;
 use crate::model::Rule;
+use crate::plan::rule;
 use crate::plan::tags::Mapping;
 
 #[derive(Deserialize)]
@@ -45,19 +46,35 @@ struct PermitList {
 
 #[derive(Deserialize)]
 struct Description {
+    #[serde(default)]
     id: String,
     #[serde(default)]
     description: String,
 }
 
+impl Description {
+    /// The last part of the id; if it names no more than the deployment, the name in the description, where
+    /// the cloud has a place for it there.
+    fn name(&self, deployment: &str) -> String {
+        let id = self.id.trim_end_matches('/');
+        if id != deployment.trim_end_matches('/') && !id.is_empty() {
+            return id.rsplit('/').next().unwrap_or_default().to_owned();
+        }
+        let description: Value = serde_json::from_str(&self.description).unwrap_or_default();
+        let places = ["/instance_resource/name", "/InstancePrototype/name"];
+        let found = places.iter().find_map(|place| description.pointer(place)?.as_str());
+        found.unwrap_or_default().to_owned()
+    }
+}
+
 pub(super) fn router() -> Router<Orchestrator> {
     Router::new()
         .route("/cloud/{cloud}/permit-list/{*id}", get(permit_list))
-        .route("/cloud/{cloud}/permit-list/rules/", post(add).delete(remove))
-        .route("/cloud/{cloud}/resources/", post(create))
-        .route("/tags/{tag}/members/", delete(delete_members))
-        .route("/namespace/", get(namespace))
-        .route("/namespace/{ns}/", post(set_namespace))
+        .route("/cloud/{cloud}/permit-list/rules", post(add).delete(remove))
+        .route("/cloud/{cloud}/resources", post(create))
+        .route("/tags/{tag}/members", delete(delete_members))
+        .route("/namespace", get(namespace))
+        .route("/namespace/{ns}", post(set_namespace))
 }
 
 fn told(message: &'static str) -> impl FnOnce(Outcome) -> Response {
@@ -121,6 +138,14 @@ impl PermitList {
     }
 }
 
+/// A rule that came without an id is named by its contents, so that it is known again.
+fn named(rules: Vec<RuleBody>) -> Vec<Rule> {
+    let name = |rule: Rule| {
+        if rule.name.is_empty() { Rule { name: rule::name_of_contents(&rule), ..rule } } else { rule }
+    };
+    body::rules(rules).into_iter().map(name).collect()
+}
+
 async fn add(
     State(orchestrator): State<Orchestrator>,
     Path(cloud): Path<String>,
@@ -128,7 +153,7 @@ async fn add(
     Body(list): Body<PermitList>,
 ) -> Answer {
     let request =
-        Request::AddRules { resource: list.resource(&orchestrator, cloud), rules: body::rules(list.rules) };
+        Request::AddRules { resource: list.resource(&orchestrator, cloud), rules: named(list.rules) };
     change(&orchestrator, how, request, told("Added the rules")).await
 }
 
@@ -139,7 +164,7 @@ async fn remove(
     Body(list): Body<PermitList>,
 ) -> Answer {
     let resource = list.resource(&orchestrator, cloud);
-    let names = body::rules(list.rules).into_iter().map(|rule| rule.name).collect();
+    let names = named(list.rules).into_iter().map(|rule| rule.name).collect();
     let request = Request::DeleteRules { resource, names };
     change(&orchestrator, how, request, told("Deleted the rules")).await
 }
@@ -151,8 +176,8 @@ async fn create(
     Query(how): Query<How>,
     Body(body): Body<Description>,
 ) -> Answer {
-    let name = body.id.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned();
     let namespace = orchestrator.seed_namespace(namespace);
+    let name = body.name(&orchestrator.0.places.deployment(&namespace, &cloud)?.id);
     let request = Request::Create { namespace, cloud, name, description: body.description };
     change(&orchestrator, how, request, |outcome| {
         let made = outcome.created.map(|made| json!({ "name": made.name, "uri": made.uri, "ip": made.ip }));

@@ -37,20 +37,31 @@ pub fn unused(tunnels: usize, azure: bool, used: &BTreeSet<Ipv4Addr>) -> Option<
     (ends.len() == tunnels).then_some(ends)
 }
 
-/// The first generation's way: both ends reckon the same networks of four from their names, and the
-/// lower name takes the first host of each.
-pub fn agreed(own: &str, other: &str, namespace: &str, tunnels: usize) -> Vec<Ipv4Addr> {
-    let (low, high) = if own < other { (own, other) } else { (other, own) };
-    let hash = Sha256::digest(format!("{low} {high} {namespace}").as_bytes());
-    let number = u32::from(u16::from_be_bytes([hash[0], hash[1]]));
-    let (first, last) = if low == "azure" || high == "azure" { AZURE } else { OTHERS };
-    // Below the metadata service, which is at the end of the first 10,000.
-    let room = ((last - first) / 4 + 1).min(10_000);
-    (0..tunnels)
-        .filter_map(|tunnel| u32::try_from(tunnel).ok())
-        .map(|tunnel| first + (number + tunnel) % room * 4)
-        .map(|base| Ipv4Addr::from(base + if low == own { 1 } else { 2 }))
-        .collect()
+/// How many tunnels the first generation makes. It asks for a gateway before it says for whom, so there is one
+/// number for all; the originals' gateways have two halves.
+pub const TUNNELS_AGREED: usize = 2;
+/// What the originals' plugins of Azure and Google Cloud take for each other.
+const AZURE_AND_GCP: [u32; TUNNELS_AGREED] = [0xa9fe_1500, 0xa9fe_1600];
+
+/// The first generation's way: both ends reckon the same networks of four from their names, and one takes the
+/// first host of each. Neither is told the other's namespace, so it does not count.
+pub fn agreed(own: &str, other: &str) -> Vec<Ipv4Addr> {
+    // As everywhere: the first host is always AWS's, then Azure's.
+    let rank = |name: &str| (name != "aws", name != "azure", name.to_owned());
+    let (low, high) = if rank(own) <= rank(other) { (own, other) } else { (other, own) };
+    let networks: Vec<u32> = if (low, high) == ("azure", "gcp") {
+        AZURE_AND_GCP.to_vec()
+    } else {
+        let narrow = [low, high].iter().any(|name| ["aws", "azure"].contains(name));
+        let (first, last) = if narrow { AZURE } else { OTHERS };
+        let free = |base: &u32| *base != METADATA && !AZURE_AND_GCP.contains(base);
+        let all: Vec<u32> = (first..=last).step_by(4).filter(free).collect();
+        let hash = Sha256::digest(format!("{low} {high}").as_bytes());
+        let start = usize::from(u16::from_be_bytes([hash[0], hash[1]])) % all.len();
+        all.into_iter().cycle().skip(start).take(TUNNELS_AGREED).collect()
+    };
+    let host = if low == own { 1 } else { 2 };
+    networks.into_iter().map(|base| Ipv4Addr::from(base + host)).collect()
 }
 
 #[cfg(test)]
@@ -89,13 +100,27 @@ mod tests {
 
     #[test]
     fn both_ends_reckon_the_same() {
-        for (a, b) in [("east", "west"), ("azure", "local"), ("gcp", "azure")] {
-            let (near, far) = (agreed(a, b, "default", 2), agreed(b, a, "default", 2));
+        for (a, b) in
+            [("east", "west"), ("azure", "local"), ("gcp", "azure"), ("acme", "aws"), ("azure", "aws")]
+        {
+            let (near, far) = (agreed(a, b), agreed(b, a));
+            assert_eq!((near.len(), far.len()), (TUNNELS_AGREED, TUNNELS_AGREED));
             for (near, far) in near.iter().zip(&far) {
                 assert_eq!((u32::from(*near) ^ u32::from(*far)), 3, "the two middle hosts of one network");
             }
         }
-        let azure = agreed("azure", "local", "default", 2);
+        let azure = agreed("azure", "local");
         assert!(azure.iter().all(|ip| (AZURE.0..AZURE.1 + 4).contains(&u32::from(*ip))), "{azure:?}");
+        assert!(agreed("aws", "acme").iter().all(|ip| u32::from(*ip) & 3 == 1), "the first host is AWS's");
+    }
+
+    #[test]
+    fn azure_and_google_have_the_originals_addresses() {
+        assert_eq!(agreed("azure", "gcp"), [address("169.254.21.1"), address("169.254.22.1")]);
+        assert_eq!(agreed("gcp", "azure"), [address("169.254.21.2"), address("169.254.22.2")]);
+        // Nobody else has them beside.
+        for other in (0..500).map(|number| format!("c{number}")) {
+            assert!(agreed("azure", &other).iter().all(|ip| !AZURE_AND_GCP.contains(&(u32::from(*ip) & !3))));
+        }
     }
 }

@@ -144,7 +144,7 @@ impl Expectations {
         let graph = self.graph()?;
         let mut policy = Policy::default();
         for (name, resource) in &self.resources {
-            rule::check(&resource.rules).map_err(|mut mistakes| ExpectError::Rule {
+            rule::check_request(&resource.rules).map_err(|mut mistakes| ExpectError::Rule {
                 resource: name.clone(),
                 mistake: mistakes.remove(0),
             })?;

@@ -1,6 +1,7 @@
 //! Whether a rule makes sense, before any cloud hears of it.
 
 use ipnet::IpNet;
+use sha2::{Digest, Sha256};
 
 use crate::model::{ANY, Rule};
 use crate::plan::target;
@@ -23,7 +24,27 @@ pub struct Mistake {
 }
 
 /// Every mistake in what a person wrote: the targets are not judged, they are not the person's.
-pub fn check(rules: &[Rule]) -> Result<(), Vec<Mistake>> {
+pub fn check_request(rules: &[Rule]) -> Result<(), Vec<Mistake>> {
+    let mut mistakes = mistakes_in_all(rules);
+    for (index, _) in rules.iter().enumerate().filter(|(_, rule)| rule.tags.is_empty()) {
+        mistakes.push(Mistake {
+            field: format!("rules[{index}].tags"),
+            message: "must name at least one tag, address or prefix".into(),
+        });
+    }
+    if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
+}
+
+/// Every mistake in what a plugin is asked to permit. Its targets decide; the tags they came from are only
+/// kept, and there need not be any.
+pub fn check_call(rules: &[Rule]) -> Result<(), Vec<Mistake>> {
+    let mut mistakes = mistakes_in_all(rules);
+    mistakes.extend(rules.iter().filter_map(|rule| targets(rule).err()));
+    if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
+}
+
+/// What is wrong with names, tags, protocols and ports, whoever gave them.
+fn mistakes_in_all(rules: &[Rule]) -> Vec<Mistake> {
     let mut mistakes = Vec::new();
     let mut wrong = |index: usize, field: &str, message: String| {
         mistakes.push(Mistake { field: format!("rules[{index}].{field}"), message });
@@ -34,9 +55,6 @@ pub fn check(rules: &[Rule]) -> Result<(), Vec<Mistake>> {
             wrong(index, "name", message);
         } else if !names.insert(rule.name.as_str()) {
             wrong(index, "name", format!("`{}` is named twice", rule.name));
-        }
-        if rule.tags.is_empty() {
-            wrong(index, "tags", "must name at least one tag, address or prefix".into());
         }
         for tag in &rule.tags {
             if let Err(message) = tag_name(tag) {
@@ -55,7 +73,25 @@ pub fn check(rules: &[Rule]) -> Result<(), Vec<Mistake>> {
             }
         }
     }
-    if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
+    mistakes
+}
+
+/// The name of a rule that came without one, from its contents: the same for the same, whatever the order.
+/// The tags are what was written, so the targets they stand for today do not count beside them.
+pub fn name_of_contents(rule: &Rule) -> String {
+    let about = if rule.tags.is_empty() { &rule.targets } else { &rule.tags };
+    let spell = |text: &String| target::parse(text).map_or_else(|| text.clone(), |net| net.to_string());
+    let about: std::collections::BTreeSet<String> = about.iter().map(spell).collect();
+    let Rule { direction, src_port, dst_port, protocol, .. } = rule;
+    let about = about.into_iter().collect::<Vec<_>>().join(" ");
+    let hash = Sha256::digest(format!("{direction:?} {src_port} {dst_port} {protocol} {about}").as_bytes());
+    format!("rule-{}", hex::encode(&hash[..6]))
+}
+
+/// Whether a rule says from which port flows come and not where to: the way back of flows the other way,
+/// which clouds that follow flows let pass by themselves.
+pub fn is_way_back(rule: &Rule) -> bool {
+    rule.src_port > ANY && rule.dst_port == ANY && rule.protocol != ANY && has_ports(rule.protocol)
 }
 
 /// Whether packets of a protocol carry ports; any protocol includes those that do.
@@ -125,7 +161,8 @@ mod tests {
     }
 
     fn fields(rule: Rule) -> Vec<String> {
-        check(&[rule]).map_or_else(|mistakes| mistakes.into_iter().map(|m| m.field).collect(), |()| vec![])
+        check_request(&[rule])
+            .map_or_else(|mistakes| mistakes.into_iter().map(|m| m.field).collect(), |()| vec![])
     }
 
     #[test]
@@ -155,7 +192,7 @@ mod tests {
     #[test]
     fn all_mistakes_are_told_at_once() {
         let bad = Rule { name: "*".into(), protocol: 999, ..good() };
-        let mistakes = check(&[good(), bad, good()]).unwrap_err();
+        let mistakes = check_request(&[good(), bad, good()]).unwrap_err();
         let fields: Vec<_> = mistakes.iter().map(|m| m.field.as_str()).collect();
         assert_eq!(fields, ["rules[1].name", "rules[1].protocol", "rules[2].name"]);
     }
@@ -167,5 +204,56 @@ mod tests {
         assert_eq!(targets(&rule).unwrap(), ["10.0.0.0/8".parse().unwrap()]);
         let bad = Rule { targets: vec!["x".into()], ..good() };
         assert_eq!(targets(&bad).unwrap_err().field, "web.targets");
+    }
+
+    #[test]
+    fn plugins_judge_targets_and_need_no_tags() {
+        let of = |rule: Rule| {
+            check_call(&[rule])
+                .map_or_else(|mistakes| mistakes.into_iter().map(|m| m.field).collect(), |()| vec![])
+        };
+        let bare = Rule { tags: vec![], targets: vec!["10.0.0.9".into()], ..good() };
+        assert_eq!(of(bare.clone()), Vec::<String>::new());
+        assert_eq!(of(Rule { targets: vec!["there".into()], ..bare.clone() }), ["web.targets"]);
+        assert_eq!(of(Rule { dst_port: 70000, ..bare.clone() }), ["rules[0].dst_port"]);
+        assert_eq!(of(Rule { name: String::new(), ..bare }), ["rules[0].name"]);
+    }
+
+    #[test]
+    fn a_name_of_contents_is_that_of_equal_rules_only() {
+        let one = Rule { tags: vec![], targets: vec!["10.0.0.9".into(), "10.1.0.0/16".into()], ..good() };
+        let same = Rule { targets: vec!["10.1.0.0/16".into(), "10.0.0.9/32".into()], ..one.clone() };
+        assert_eq!(name_of_contents(&one), name_of_contents(&same));
+        assert!(name(&name_of_contents(&one)).is_ok());
+        for other in [
+            Rule { targets: vec!["10.0.0.9".into()], ..one.clone() },
+            Rule { direction: crate::model::Direction::Outbound, ..one.clone() },
+            Rule { protocol: 17, ..one.clone() },
+            Rule { dst_port: 80, ..one.clone() },
+            Rule { src_port: 80, ..one.clone() },
+            Rule { tags: vec!["web".into()], ..one.clone() },
+        ] {
+            assert_ne!(name_of_contents(&one), name_of_contents(&other), "{other:?}");
+        }
+        // A tag may stand for other addresses tomorrow.
+        let tagged = |targets: &[&str]| Rule {
+            tags: vec!["web".into()],
+            targets: targets.iter().map(ToString::to_string).collect(),
+            ..good()
+        };
+        assert_eq!(name_of_contents(&tagged(&[])), name_of_contents(&tagged(&["10.0.0.9"])));
+    }
+
+    #[test]
+    fn the_way_back_names_only_where_flows_come_from() {
+        let ssh = Rule { src_port: 22, dst_port: ANY, ..good() };
+        assert!(is_way_back(&ssh));
+        for other in [
+            Rule { dst_port: 80, ..ssh.clone() },
+            Rule { src_port: ANY, ..ssh.clone() },
+            Rule { protocol: ANY, ..ssh },
+        ] {
+            assert!(!is_way_back(&other), "{other:?}");
+        }
     }
 }

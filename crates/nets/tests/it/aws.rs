@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use tarbet_nets::cloud::{Cloud, MemoryCloud, NewResource};
+use tarbet_nets::cloud::{Cloud, MemoryCloud, NewGateway, NewResource};
 use tarbet_nets::clouds::auth::Authorize as _;
 use tarbet_nets::clouds::aws::sigv4::Signer;
 use tarbet_nets::clouds::aws::{Aws, AwsConfig, Environment};
@@ -275,6 +275,11 @@ print(canonical, file=sys.stderr)
 #[tokio::test]
 async fn the_first_generation_is_served() {
     let bed = Bed::start().await;
+    // Which its order keeps it from: said before anything is made.
+    let deployment = Deployment { id: "123456789012".into(), namespace: "default".into() };
+    let nameless = NewGateway { deployment, cloud: String::new(), bgp_addresses: vec![], space: None };
+    let refused = bed.aws().create_gateway(nameless).await.unwrap_err();
+    assert!(refused.to_string().contains("today's wire"), "{refused}");
     let new = new_machine("default", "vm1", REGIONS[0]);
-    super::life::speaks_the_first_generation(bed.aws(), "aws", new, "10.0.0.9/32").await;
+    super::life::speaks_the_first_generation(bed.aws(), "aws", "123456789012/vm1", new, "10.0.0.9/32").await;
 }

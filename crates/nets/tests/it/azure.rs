@@ -23,7 +23,7 @@ use vendor::AzureSim;
 
 const GROUP: &str = "/subscriptions/s1/resourceGroups/rg";
 
-fn deployment(namespace: &str) -> Deployment {
+pub(super) fn deployment(namespace: &str) -> Deployment {
     Deployment { id: GROUP.into(), namespace: namespace.into() }
 }
 
@@ -35,7 +35,7 @@ fn network(path: &str) -> String {
     format!("{GROUP}/providers/Microsoft.Network/{path}")
 }
 
-fn new_machine(namespace: &str, name: &str, location: &str) -> NewResource {
+pub(super) fn new_machine(namespace: &str, name: &str, location: &str) -> NewResource {
     let description = json!({
         "location": location,
         "properties": {
@@ -73,17 +73,17 @@ fn principal(sim: &Sim<AzureSim>, secret: &str) -> Environment {
 }
 
 /// The stand-in, the plugin behind gRPC, a remembered cloud called gcp, and the orchestrator of both.
-struct Bed {
-    sim: Sim<AzureSim>,
+pub(super) struct Bed {
+    pub(super) sim: Sim<AzureSim>,
     controller: Arc<RemoteController>,
-    running: Running,
+    pub(super) running: Running,
     remote: Remote,
     _listening: Vec<Listening>,
     _ports: Lease,
 }
 
 impl Bed {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         let sim = Sim::start(AzureSim::default()).await;
         let ports = Lease::block(4).unwrap();
         let controller = Arc::new(RemoteController::new("127.0.0.1", ports.port(1)).unwrap());
@@ -112,7 +112,7 @@ impl Bed {
     }
 
     /// A plugin as a process that just started has it.
-    fn azure(&self) -> Azure {
+    pub(super) fn azure(&self) -> Azure {
         open(&self.sim, "s3cret-of-ours", &self.controller)
     }
 
@@ -120,7 +120,7 @@ impl Bed {
         self.sim.with(|azure| azure.inventory())
     }
 
-    fn object(&self, path: &str) -> Value {
+    pub(super) fn object(&self, path: &str) -> Value {
         self.sim.with(|azure| azure.object(&network(path))).unwrap_or_default()
     }
 }
@@ -278,6 +278,6 @@ async fn a_machine_of_others_is_taken_in() {
 async fn the_first_generation_is_served() {
     let bed = Bed::start().await;
     let new = new_machine("default", "vm1", "westus2");
-    super::life::speaks_the_first_generation(bed.azure(), "azure", new, "10.0.0.9").await;
+    super::life::speaks_the_first_generation(bed.azure(), "azure", &machine("vm1"), new, "10.0.0.9").await;
     bed.sim.assert_sound();
 }

@@ -22,8 +22,8 @@ use super::sim::{Faults, Sim};
 use vendor::{Google, PREFIX};
 
 /// The cloud, an orchestrator, and what a plugin needs to be made any number of times.
-struct World {
-    sim: Sim<Google>,
+pub(super) struct World {
+    pub(super) sim: Sim<Google>,
     config: GcpConfig,
     running: Running,
     _folder: Folder,
@@ -32,7 +32,7 @@ struct World {
 }
 
 impl World {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         let sim = Sim::start(Google::new()).await;
         let folder = Folder::new("gcp").unwrap();
         let token_file = Some(folder.write("token", "sesame\n").unwrap());
@@ -63,18 +63,18 @@ impl World {
     }
 
     /// A plugin that knows nothing of those before it.
-    fn gcp(&self) -> Gcp {
+    pub(super) fn gcp(&self) -> Gcp {
         let controller = Arc::new(self.running.orchestrator.clone());
         Gcp::with_clock("gcp", &self.config, controller, Arc::new(self.sim.clock.clone())).unwrap()
     }
 }
 
-fn deployment(namespace: &str) -> Deployment {
+pub(super) fn deployment(namespace: &str) -> Deployment {
     let project = if namespace == "default" { "p" } else { "q" };
     Deployment { id: format!("projects/{project}"), namespace: namespace.into() }
 }
 
-fn machine(namespace: &str, name: &str) -> NewResource {
+pub(super) fn machine(namespace: &str, name: &str) -> NewResource {
     let description = json!({
         "zone": "us-west1-a", "instance_resource": { "machineType": "zones/us-west1-a/machineTypes/e2-small" },
     });
@@ -281,8 +281,13 @@ async fn throttling_failures_and_long_operations_converge() {
 #[tokio::test]
 async fn the_first_generation_is_served() {
     let world = World::start().await;
-    let new = machine("default", "vm-1");
-    life::speaks_the_first_generation(world.gcp(), "gcp", new, "10.0.0.9/32").await;
+    // As its users write it: no id, and both in the description.
+    let mut new = machine("default", "vm-1");
+    let mut description: Value = serde_json::from_str(&new.description).unwrap();
+    description["project"] = json!("p");
+    description["instance_resource"]["name"] = json!("vm-1");
+    new.description = description.to_string();
+    life::speaks_the_first_generation(world.gcp(), "gcp", "", new, "10.0.0.9/32").await;
     world.sim.assert_sound();
 }
 

@@ -21,8 +21,8 @@ use super::sim::{Faults, Sim};
 use vendor::IbmCloud;
 
 /// The cloud, an orchestrator, and what a plugin needs to be made any number of times.
-struct World {
-    sim: Sim<IbmCloud>,
+pub(super) struct World {
+    pub(super) sim: Sim<IbmCloud>,
     config: IbmConfig,
     running: Running,
     _folder: Folder,
@@ -31,7 +31,7 @@ struct World {
 }
 
 impl World {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         let sim = Sim::start(IbmCloud::new()).await;
         let folder = Folder::new("ibm").unwrap();
         let config = IbmConfig {
@@ -70,18 +70,18 @@ impl World {
     }
 
     /// A plugin that knows nothing of those before it.
-    fn ibm(&self) -> Ibm {
+    pub(super) fn ibm(&self) -> Ibm {
         let controller = Arc::new(self.running.orchestrator.clone());
         let key = ApiKey::find(&self.config, |_| None).unwrap();
         Ibm::with_clock("ibm", &self.config, key, controller, Arc::new(self.sim.clock.clone())).unwrap()
     }
 }
 
-fn deployment(namespace: &str) -> Deployment {
+pub(super) fn deployment(namespace: &str) -> Deployment {
     Deployment { id: "/resourcegroup/rg".into(), namespace: namespace.into() }
 }
 
-fn machine(namespace: &str, name: &str) -> NewResource {
+pub(super) fn machine(namespace: &str, name: &str) -> NewResource {
     let description = json!({
         "zone": { "name": "us-south-1" }, "profile": { "name": "bx2-2x8" }, "image": { "id": "image-1" },
     });
@@ -270,8 +270,13 @@ async fn throttling_failures_and_long_operations_converge() {
 #[tokio::test]
 async fn the_first_generation_is_served() {
     let world = World::start().await;
-    let new = machine("default", "vm-1");
-    life::speaks_the_first_generation(world.ibm(), "ibm", new, "10.0.0.9/32").await;
+    // As its users write it: the name is in the description alone.
+    let mut new = machine("default", "vm-1");
+    let mut prototype: Value = serde_json::from_str(&new.description).unwrap();
+    prototype["name"] = json!("vm-1");
+    new.description = json!({ "InstancePrototype": prototype }).to_string();
+    let id = "/resourcegroup/rg/zone/us-south-1";
+    life::speaks_the_first_generation(world.ibm(), "ibm", id, new, "10.0.0.9/32").await;
     world.sim.assert_sound();
 }
 

@@ -85,10 +85,12 @@ pub(crate) async fn converges_in_trouble<L: Life>(world: &L) {
     world.sim().assert_sound();
 }
 
-/// A resource and its permit list as the first generation's orchestrator asks for them.
+/// A resource, under the id its users write, and its permit list as the first generation's orchestrator asks
+/// for them.
 pub(crate) async fn speaks_the_first_generation(
     plugin: impl Cloud,
     name: &str,
+    id: &str,
     new: NewResource,
     target: &str,
 ) {
@@ -98,7 +100,7 @@ pub(crate) async fn speaks_the_first_generation(
     let namespace = deployment.namespace.clone();
     let made = client
         .create_resource(seed::ResourceDescription {
-            id: format!("{}/{name}", deployment.id),
+            id: id.into(),
             description: description.into_bytes(),
             namespace: namespace.clone(),
         })
@@ -139,7 +141,35 @@ pub(crate) async fn speaks_the_first_generation(
         matches!(foreign.code(), tonic::Code::PermissionDenied | tonic::Code::NotFound),
         "another namespace is refused: {foreign}"
     );
-    let deleted = client.delete_permit_list_rules(list(vec![rule], &namespace)).await.unwrap().into_inner();
+    // Rules need neither an id nor tags; the same again is the same, and is found without an id.
+    let bare = seed::PermitListRule { id: String::new(), tags: vec![], dst_port: 80, ..rule.clone() };
+    for twice in [vec![bare.clone()], vec![bare.clone(), bare.clone()]] {
+        client.add_permit_list_rules(list(twice, &namespace)).await.unwrap();
+        let found = client.get_permit_list(ask()).await.unwrap().into_inner().rules;
+        let of: Vec<_> = found.iter().filter(|rule| rule.dst_port == 80).collect();
+        assert!(of.len() == 1 && !of[0].id.is_empty() && of[0].tags.is_empty(), "{found:?}");
+    }
+    client.delete_permit_list_rules(list(vec![bare.clone()], &namespace)).await.unwrap();
+    let nonsense = seed::PermitListRule { targets: vec!["nowhere".into()], ..bare };
+    let refused = client.add_permit_list_rules(list(vec![nonsense], &namespace)).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused}");
+
+    // The two halves of `--ssh`.
+    let ssh_in = seed::PermitListRule { id: "ssh-in-x".into(), dst_port: 22, ..rule.clone() };
+    let ssh_out = seed::PermitListRule {
+        id: "ssh-out-x".into(),
+        direction: seed::Direction::Outbound.into(),
+        src_port: 22,
+        dst_port: -1,
+        ..rule.clone()
+    };
+    client.add_permit_list_rules(list(vec![ssh_in, ssh_out], &namespace)).await.unwrap();
+    let mut found: Vec<_> = client.get_permit_list(ask()).await.unwrap().into_inner().rules;
+    found.sort_by(|a, b| a.id.cmp(&b.id));
+    let ports: Vec<_> = found.iter().map(|rule| (rule.id.as_str(), rule.src_port, rule.dst_port)).collect();
+    assert_eq!(ports, [("ssh-in-x", -1, 22), ("ssh-out-x", 22, -1), ("web", -1, 443)]);
+
+    let deleted = client.delete_permit_list_rules(list(found, &namespace)).await.unwrap().into_inner();
     assert!(deleted.success, "{deleted:?}");
     assert!(client.get_permit_list(ask()).await.unwrap().into_inner().rules.is_empty());
 }

@@ -16,6 +16,7 @@ use tarbet_store::Store;
 use tarbet_testbed::{Lease, Netlab, eventually};
 
 use super::bed::{self, rest};
+use super::first_vpn::{self, End};
 
 /// Long enough for a loaded machine to make a connection that is permitted.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -256,6 +257,55 @@ async fn two_clouds_are_connected_by_a_vpn_that_survives_the_loss_of_a_tunnel() 
     let left: Vec<_> =
         std::fs::read_dir(world.lab.folder()).unwrap().flatten().map(|entry| entry.path()).collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+#[tokio::test]
+async fn the_first_generations_order_connects_two_clouds_and_again_with_another_key() {
+    let lab = Netlab::start().await.unwrap();
+    let config = LocalConfig {
+        prefix: lab.prefix().into(),
+        wan: format!("{}-wan", lab.prefix()),
+        folder: lab.folder().into(),
+        ..LocalConfig::default()
+    };
+    let (store, late, clouds) =
+        (bed::memory().await, Arc::new(LateController::default()), bed::clouds(None).await);
+    let running = bed::orchestrator(&clouds.config, &store).await;
+    late.set(Arc::new(running.orchestrator.clone()));
+    let mut ends = Vec::new();
+    for name in ["east", "west"] {
+        let local = Local::open(name, &config, &store, late.clone()).await.unwrap();
+        // Each in a namespace of its own, which the other end is not told.
+        let deployment = tarbet_nets::model::Deployment { id: "d".into(), namespace: format!("of-{name}") };
+        let new = tarbet_nets::cloud::NewResource {
+            deployment: deployment.clone(),
+            name: "a".into(),
+            description: String::new(),
+        };
+        local.create_resource(new).await.unwrap();
+        let used = local.used_spaces(std::slice::from_ref(&deployment)).await.unwrap();
+        let space = used[0].spaces[0].to_string();
+        ends.push((space.clone(), End::serve(name, Arc::new(local), deployment, &space).await));
+    }
+    let (mut west, mut east) = (ends.pop().unwrap(), ends.pop().unwrap());
+    let hubs = ["east", "west"].map(|name| format!("{}-{name}.of-{name}._vpn", lab.prefix()));
+    for (key, tunnels) in [("key/of+both=", ["t0", "t1"]), ("an-other-key", ["t2", "t3"])] {
+        let [near, far] = first_vpn::connect(&mut east.1, &mut west.1, key).await.unwrap();
+        assert_eq!((near.inside.len(), far.inside.len(), near.gateways.len()), (2, 2, 2));
+        for (hub, space) in [(&hubs[0], &west.0), (&hubs[1], &east.0)] {
+            eventually(Duration::from_mins(2), "both tunnels carry a learned route", || async {
+                let words = ["-n", hub, "route", "show", "proto", "bird"];
+                let output = std::process::Command::new("ip").args(words).output().unwrap();
+                let text = String::from_utf8(output.stdout).unwrap();
+                let carried = tunnels.iter().all(|tunnel| text.contains(&format!("dev {tunnel}")));
+                if text.contains(space.as_str()) && carried { Ok(()) } else { Err(text) }
+            })
+            .await
+            .unwrap();
+        }
+    }
+    let ends = lab.namespaces().into_iter().filter(|netns| netns.contains("_vpn.t")).count();
+    assert_eq!(ends, 4, "those of before are gone: {:?}", lab.namespaces());
 }
 
 #[tokio::test]

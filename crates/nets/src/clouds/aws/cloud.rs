@@ -11,6 +11,7 @@ use super::network::{space, text};
 use super::public::needs_public;
 use super::{Aws, rules};
 use crate::cloud::{Cloud, Held, Need, NewConnections, NewGateway, NewResource, OldConnections, needs};
+use crate::clouds::tell_ways_back;
 use crate::controller::ConnectRequest;
 use crate::error::Error;
 use crate::model::{Created, Deployment, Flags, Mapping, Rule};
@@ -112,6 +113,7 @@ impl Cloud for Aws {
     async fn add_rules(&self, namespace: &str, uri: &str, rules: Vec<Rule>) -> Result<(), Error> {
         rules::check(&rules)?;
         let machine = self.machine(namespace, uri).await?;
+        tell_ways_back(&self.name, &rules);
         self.provide(namespace, &machine, &rules).await?;
         let _turn = self.turns.turn(&machine.group).await;
         let mut kept = self.kept(namespace, &machine.group).await?;

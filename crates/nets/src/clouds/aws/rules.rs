@@ -25,12 +25,13 @@ pub(super) struct Permission {
 
 /// Every reason EC2 would have to refuse these rules, or to let more pass than they say.
 pub(super) fn check(rules: &[Rule]) -> Result<(), Error> {
-    let mut mistakes = rule::check(rules).err().unwrap_or_default();
+    let mut mistakes = rule::check_call(rules).err().unwrap_or_default();
     for (index, rule) in rules.iter().enumerate() {
         let mut wrong = |field: &str, message: &str| {
             mistakes.push(Mistake { field: format!("rules[{index}].{field}"), message: message.into() });
         };
-        if rule.src_port > 0 || (rule.src_port == 0 && rule::has_ports(rule.protocol)) {
+        let from_port = rule.src_port > 0 || (rule.src_port == 0 && rule::has_ports(rule.protocol));
+        if from_port && !rule::is_way_back(rule) {
             wrong("src_port", "AWS does not filter by source port; use -1");
         }
         let filtered = matches!(rule.protocol, 6 | 17);
@@ -41,8 +42,11 @@ pub(super) fn check(rules: &[Rule]) -> Result<(), Error> {
     if mistakes.is_empty() { Ok(()) } else { Err(Error::Invalid(mistakes)) }
 }
 
-/// What a rule permits.
+/// What a rule permits; nothing for the way back, because groups let replies pass and know no source ports.
 pub(super) fn compile(rule: &Rule) -> Result<BTreeSet<Permission>, Error> {
+    if rule::is_way_back(rule) {
+        return Ok(BTreeSet::new());
+    }
     let protocol = match rule.protocol {
         6 => "tcp".to_owned(),
         17 => "udp".to_owned(),
@@ -124,6 +128,9 @@ mod tests {
         };
         assert_eq!(field(good.clone()), "");
         assert_eq!(field(Rule { src_port: 22, ..good.clone() }), "rules[0].src_port");
+        let back = Rule { src_port: 22, dst_port: ANY, targets: vec!["10.0.0.9".into()], ..good.clone() };
+        assert!(compile(&back).unwrap().is_empty(), "only replies, which pass by themselves");
+        assert_eq!(field(back), "");
         assert_eq!(field(Rule { protocol: ANY, ..good.clone() }), "rules[0].dst_port");
         assert_eq!(field(Rule { protocol: 132, ..good }), "rules[0].dst_port");
     }

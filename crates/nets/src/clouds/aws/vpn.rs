@@ -115,6 +115,12 @@ impl Aws {
 
     pub(super) async fn make_gateway(&self, new: NewGateway) -> Result<Gateway, Error> {
         let namespace = &new.deployment.namespace;
+        if new.cloud.is_empty() {
+            // The first generation asks for addresses before it says for whom.
+            return Err(Error::Unsupported(
+                "AWS tells where its tunnels end only once it knows the other end: connect it over today's wire".into(),
+            ));
+        }
         let _turn = self.shape(namespace).await;
         let (region, gateway) = if let Some(known) = self.gateway_of(namespace).await? {
             known

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::describe::{self, Kind};
 use super::machine::{self, Machine};
+use super::names::Group;
 use super::network::{id, namespace_of, spaces};
 use super::rules::{self, Tags};
 use super::{Azure, lock, names};
@@ -132,6 +133,10 @@ impl Cloud for Azure {
         }
     }
 
+    fn place_of(&self, id: &str, _: &str) -> Result<(String, String), Error> {
+        Group::and_name(id).map(|(group, name)| (group.id().to_owned(), name))
+    }
+
     async fn attach_resource(&self, namespace: &str, uri: &str) -> Result<Created, Error> {
         if !lock(&self.flags).attach_resource_enabled {
             return Err(Error::Unsupported("taking in resources is off: set attachResourceEnabled".into()));
@@ -213,7 +218,7 @@ impl Cloud for Azure {
         cloud: &str,
     ) -> Result<Vec<Ipv4Addr>, Error> {
         let group = self.group(deployment)?;
-        let addresses = crate::plan::bgp::agreed(&self.name, cloud, &deployment.namespace, 2);
+        let addresses = crate::plan::bgp::agreed(&self.name, cloud);
         self.make_gateway(&group, &deployment.namespace, &addresses).await?;
         Ok(addresses)
     }

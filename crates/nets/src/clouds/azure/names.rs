@@ -33,6 +33,20 @@ impl Group {
         Self::split(resource).map(|(group, _)| group)
     }
 
+    /// The group and the name of a resource that is to be made: `GROUP/providers/PROVIDER/KIND/NAME`, or
+    /// `GROUP/NAME`.
+    pub(super) fn and_name(id: &str) -> Result<(Self, String), Error> {
+        let wrong = || {
+            let id = id.escape_debug();
+            Error::invalid("id", format!("`{id}` is not of the form GROUP/providers/PROVIDER/KIND/NAME"))
+        };
+        let (group, rest) = Self::split(id).ok_or_else(wrong)?;
+        match rest.split('/').collect::<Vec<_>>().as_slice() {
+            [name] | ["providers", _, _, name] if !name.is_empty() => Ok((group, (*name).to_owned())),
+            _ => Err(wrong()),
+        }
+    }
+
     fn split(id: &str) -> Option<(Self, &str)> {
         let mut parts = id.strip_prefix('/')?.splitn(5, '/');
         let (word, subscription) = (parts.next()?, parts.next()?);
@@ -188,6 +202,12 @@ mod tests {
         let group = Group::parse("deployment", "/subscriptions/s1/resourcegroups/rg").unwrap();
         assert_eq!(group.id(), "/subscriptions/s1/resourceGroups/rg");
         assert_eq!(Group::of(&group.machine("vm")).unwrap(), group);
+        for id in [group.machine("vm"), format!("{}/vm", group.id())] {
+            assert_eq!(Group::and_name(&id).unwrap(), (group.clone(), "vm".to_owned()));
+        }
+        for bad in [group.id(), &group.machine(""), &group.machine("vm/extensions/x"), "vm"] {
+            assert!(Group::and_name(bad).is_err(), "{bad}");
+        }
         for bad in [
             "",
             "/",

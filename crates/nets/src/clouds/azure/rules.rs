@@ -67,7 +67,7 @@ fn word(direction: Direction) -> &'static str {
 
 /// Every reason Azure would have to refuse these rules.
 pub(super) fn check(rules: &[Rule]) -> Result<(), Error> {
-    let mut mistakes = rule::check(rules).err().unwrap_or_default();
+    let mut mistakes = rule::check_call(rules).err().unwrap_or_default();
     let mut wrong = |index: usize, field: &str, message: String| {
         mistakes.push(Mistake { field: format!("rules[{index}].{field}"), message });
     };

@@ -14,6 +14,7 @@ use super::network::network_path;
 use super::{Gcp, PREFIX, is_project, last, legal, n, project, texts, url};
 use crate::cloud::{Cloud, Held, NewConnections, NewGateway, NewResource, OldConnections};
 use crate::clouds::rest::Call;
+use crate::clouds::tell_ways_back;
 use crate::error::Error;
 use crate::model::{Created, Deployment, Flags, Mapping, Rule};
 use crate::plan::connect::Gateway;
@@ -104,6 +105,35 @@ fn described(description: &str) -> Result<(String, Value), Error> {
     let zone =
         description["zone"].as_str().ok_or_else(|| Error::invalid("description.zone", "is missing"))?;
     Ok((legal("description.zone", zone.into())?, instance))
+}
+
+/// Project and name of a machine that is to be made. What the id leaves out is in the description, which has
+/// fields for both.
+fn place_of(id: &str, description: &str) -> Result<(String, String), Error> {
+    let description: Value = serde_json::from_str(description).unwrap_or_default();
+    let of_description = |value: &Value, field: &str| {
+        let found = value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+        found.ok_or_else(|| Error::invalid(field, "is missing, in the id and here"))
+    };
+    let project = || of_description(&description["project"], "description.project");
+    let name =
+        || of_description(&description["instance_resource"]["name"], "description.instance_resource.name");
+    let path = id.strip_prefix(PREFIX).unwrap_or(id).trim_end_matches('/');
+    let (project, name) = match path.split('/').collect::<Vec<_>>().as_slice() {
+        [""] => (project()?, name()?),
+        ["projects", project] => ((*project).to_owned(), name()?),
+        ["projects", project, name] => ((*project).to_owned(), (*name).to_owned()),
+        ["projects", project, "zones", zone, "instances", name] if description["zone"] == **zone => {
+            ((*project).to_owned(), (*name).to_owned())
+        }
+        _ => {
+            let id = id.escape_debug();
+            let message =
+                format!("`{id}` is not projects/P/zones/Z/instances/NAME with the zone of the description");
+            return Err(Error::invalid("id", message));
+        }
+    };
+    Ok((format!("projects/{project}"), name))
 }
 
 impl Gcp {
@@ -257,6 +287,10 @@ impl Cloud for Gcp {
         Ok(Created { name, uri: url(&path), ip })
     }
 
+    fn place_of(&self, id: &str, description: &str) -> Result<(String, String), Error> {
+        place_of(id, description)
+    }
+
     async fn permit_list(&self, namespace: &str, uri: &str) -> Result<Vec<Rule>, Error> {
         let machine = self.machine(namespace, uri).await?;
         let prefix = prefix(namespace, &machine.short);
@@ -265,7 +299,7 @@ impl Cloud for Gcp {
     }
 
     async fn add_rules(&self, namespace: &str, uri: &str, rules: Vec<Rule>) -> Result<(), Error> {
-        rule::check(&rules).map_err(Error::Invalid)?;
+        rule::check_call(&rules).map_err(Error::Invalid)?;
         let machine = self.machine(namespace, uri).await?;
         let prefix = prefix(namespace, &machine.short);
         // Everything that can be refused is refused before anything is made.
@@ -276,6 +310,7 @@ impl Cloud for Gcp {
                 Ok((format!("{prefix}{}", rule.name), wall))
             })
             .collect::<Result<_, Error>>()?;
+        tell_ways_back(&self.name, &rules);
         self.provide(namespace, &machine, &rules).await?;
         let found = self.firewalls(&machine.project, namespace, &prefix).await?;
         let firewalls = format!("projects/{}/global/firewalls", machine.project);
@@ -291,7 +326,10 @@ impl Cloud for Gcp {
                     self.remove(&path).await?;
                 }
                 (Some(known), Some(body)) if firewall::same(known, &body, &prefix) => {}
-                (Some(known), Some(body)) if known["direction"] == body["direction"] => {
+                (Some(known), Some(mut body)) if known["direction"] == body["direction"] => {
+                    if known["disabled"] == true && body["disabled"] != true {
+                        body["disabled"] = json!(false);
+                    }
                     self.change(Method::PATCH, &path, Some(body)).await?;
                 }
                 // The cloud never turns a firewall round.
@@ -415,6 +453,28 @@ mod tests {
             "labels": { "cost_centre": "a_b" }, "metadata": { "items": [{ "key": "enable_x", "value": "a_b" }] },
         });
         assert_eq!(described(&given.to_string()).unwrap(), ("us-west1-a".to_owned(), wanted));
+    }
+
+    #[test]
+    fn ids_of_the_first_generation_may_leave_out_what_the_description_says() {
+        let description =
+            json!({ "project": "p", "zone": "us-west1-a", "instance_resource": { "name": "vm" } });
+        let of = |id: &str| place_of(id, &description.to_string()).map_err(|error| error.to_string());
+        let vm = Ok(("projects/p".to_owned(), "vm".to_owned()));
+        assert_eq!(of(""), vm);
+        assert_eq!(of("projects/p"), vm);
+        assert_eq!(of("projects/p/vm"), vm);
+        assert_eq!(of("projects/p/zones/us-west1-a/instances/vm"), vm);
+        assert_eq!(of(&format!("{PREFIX}projects/p/zones/us-west1-a/instances/vm")), vm);
+        assert!(of("projects/p/zones/us-west1-b/instances/vm").is_err(), "two zones");
+        assert!(of("vm").is_err());
+        let field = |text: &str| match place_of("", text) {
+            Err(Error::Invalid(mistakes)) => mistakes[0].field.clone(),
+            other => panic!("{text}: {other:?}"),
+        };
+        assert_eq!(field(r#"{"instance_resource":{"name":"vm"}}"#), "description.project");
+        assert_eq!(field(r#"{"project":"p"}"#), "description.instance_resource.name");
+        assert_eq!(field("{"), "description.project");
     }
 
     #[test]

@@ -9,6 +9,8 @@ use crate::plan::rule;
 
 /// What the description begins with; the tags stand behind it.
 const MARK: &str = "paraglider rule:[";
+/// What stands between the tags and a source port, which no firewall has a field for.
+const FROM_PORT: &str = " from port ";
 const NAMES: [(&str, i32); 7] =
     [("tcp", 6), ("udp", 17), ("icmp", 1), ("esp", 50), ("ah", 51), ("sctp", 132), ("ipip", 94)];
 
@@ -29,7 +31,8 @@ pub(super) fn short_id(instance: &Value) -> Option<String> {
     Some(format!("{number:x}").chars().take(8).collect())
 }
 
-/// A rule as a firewall; nothing if it has no targets, because the cloud would read that as everybody.
+/// A rule as a firewall; nothing if it has no targets, because the cloud would read that as everybody. One for
+/// the way back is written down and not enforced: the cloud lets replies pass, and knows no source ports.
 pub(super) fn firewall(
     permission: &Rule,
     namespace: &str,
@@ -40,7 +43,8 @@ pub(super) fn firewall(
         &format!("{}.name", permission.name),
         format!("{}{}", prefix(namespace, machine), permission.name),
     )?;
-    if permission.src_port != ANY && rule::has_ports(permission.protocol) {
+    let way_back = rule::is_way_back(permission);
+    if permission.src_port != ANY && rule::has_ports(permission.protocol) && !way_back {
         let message = "this cloud's firewalls know no source ports; use -1";
         return Err(Error::invalid(format!("{}.src_port", permission.name), message));
     }
@@ -70,10 +74,27 @@ pub(super) fn firewall(
     let mut firewall = json!({
         "name": name, "network": network, "direction": direction, "allowed": [allowed],
         "targetTags": [network_tag(namespace, machine)],
-        "description": format!("{MARK}{}]", permission.tags.join(" ")),
+        "description": describe(permission),
     });
     firewall[ranges] = json!(targets);
+    if way_back {
+        firewall["disabled"] = json!(true);
+    }
     Ok(Some(firewall))
+}
+
+/// Keeps what a firewall has no field for.
+fn describe(permission: &Rule) -> String {
+    let tags = format!("{MARK}{}]", permission.tags.join(" "));
+    if rule::is_way_back(permission) { format!("{tags}{FROM_PORT}{}", permission.src_port) } else { tags }
+}
+
+/// The tags and the source port of a description.
+fn described(description: &str) -> (&str, i32) {
+    let with_port =
+        description.rsplit_once(FROM_PORT).and_then(|(tags, port)| Some((tags, port.parse().ok()?)));
+    let (tags, port) = with_port.unwrap_or((description, ANY));
+    (tags.strip_prefix(MARK).and_then(|rest| rest.strip_suffix(']')).unwrap_or_default(), port)
 }
 
 /// A firewall as a rule; nothing if it is none of ours.
@@ -84,8 +105,7 @@ pub(super) fn rule(firewall: &Value, prefix: &str) -> Option<Rule> {
     let spelt = allowed["IPProtocol"].as_str()?;
     let named = NAMES.iter().find(|(name, _)| *name == spelt).map(|(_, number)| *number);
     let protocol = if spelt == "all" { ANY } else { named.or_else(|| spelt.parse().ok())? };
-    let description = firewall["description"].as_str().unwrap_or_default();
-    let tags = description.strip_prefix(MARK).and_then(|rest| rest.strip_suffix(']')).unwrap_or_default();
+    let (tags, src_port) = described(firewall["description"].as_str().unwrap_or_default());
     Some(Rule {
         name,
         targets: texts(&firewall[if outbound { "destinationRanges" } else { "sourceRanges" }])
@@ -93,7 +113,7 @@ pub(super) fn rule(firewall: &Value, prefix: &str) -> Option<Rule> {
             .map(str::to_owned)
             .collect(),
         direction: if outbound { Direction::Outbound } else { Direction::Inbound },
-        src_port: ANY,
+        src_port,
         dst_port: allowed["ports"][0].as_str().and_then(|port| port.parse().ok()).unwrap_or(ANY),
         protocol,
         tags: tags.split(' ').filter(|tag| !tag.is_empty()).map(str::to_owned).collect(),
@@ -101,11 +121,13 @@ pub(super) fn rule(firewall: &Value, prefix: &str) -> Option<Rule> {
 }
 
 /// Whether a firewall says the same as another, whatever else the cloud added to it.
-pub(super) fn same(found: &Value, wanted: &Value, prefix: &str) -> bool {
-    match (rule(found, prefix), rule(wanted, prefix)) {
+pub(super) fn same(whole: &Value, body: &Value, prefix: &str) -> bool {
+    match (rule(whole, prefix), rule(body, prefix)) {
         (Some(found), Some(wanted)) => {
             let targets = |of: &Rule| rule::targets(of).unwrap_or_default();
-            targets(&found) == targets(&wanted)
+            let disabled = |wall: &Value| wall["disabled"] == true;
+            disabled(whole) == disabled(body)
+                && targets(&found) == targets(&wanted)
                 && Rule { targets: vec![], ..found } == Rule { targets: vec![], ..wanted }
         }
         _ => false,
@@ -149,6 +171,14 @@ mod tests {
         let make = |rule: Rule| firewall(&rule, "default", "1a2b3c4d", "net");
         assert!(make(Rule { targets: vec![], ..sample() }).unwrap().is_none());
         assert!(make(Rule { src_port: 22, ..sample() }).is_err());
+        let back =
+            Rule { src_port: 22, dst_port: ANY, direction: Direction::Outbound, tags: vec![], ..sample() };
+        let made = make(back.clone()).unwrap().unwrap();
+        assert_eq!((&made["disabled"], &made["direction"]), (&json!(true), &json!("EGRESS")), "{made}");
+        assert_eq!(rule(&made, &prefix("default", "1a2b3c4d")), Some(back));
+        let mut open = made.clone();
+        open["disabled"] = json!(false);
+        assert!(!same(&open, &made, &prefix("default", "1a2b3c4d")), "somebody enforces it");
         assert!(make(Rule { protocol: ANY, ..sample() }).is_err());
         assert!(make(Rule { name: "Web".into(), ..sample() }).is_err());
         let mixed = make(Rule { targets: vec!["10.0.0.5".into(), "2001:db8::5".into()], ..sample() });
@@ -184,7 +214,7 @@ mod tests {
                 let protocol = &entry["IPProtocol"];
                 (protocol == "all" || *protocol == packet.protocol.to_string().as_str()) && port
             });
-            way && named && spoken && (tags.is_empty() || tags.contains(&tag))
+            way && named && spoken && wall["disabled"] != true && (tags.is_empty() || tags.contains(&tag))
         };
         let rank = |wall: &&Value| (wall["priority"].as_i64().unwrap_or(1000), wall.get("denied").is_none());
         firewalls

@@ -113,7 +113,11 @@ impl Gcp {
                 .await?;
         }
         let asn = self.make_interfaces(&new.deployment, &new.cloud, &new.bgp_addresses).await?;
-        let count = new.bgp_addresses.len().max(1);
+        // The first generation names none yet.
+        let count = match new.bgp_addresses.len() {
+            0 => bgp::TUNNELS_AGREED,
+            named => named,
+        };
         let addresses = self.gateway_addresses(&path).await?;
         if addresses.len() < count {
             let said = format!("the gateway has {} addresses, {count} are needed", addresses.len());
@@ -141,7 +145,7 @@ impl Gcp {
         deployment: &Deployment,
         cloud: &str,
     ) -> Result<Vec<Ipv4Addr>, Error> {
-        let own = bgp::agreed(&self.name, cloud, &deployment.namespace, 1);
+        let own = bgp::agreed(&self.name, cloud);
         self.make_interfaces(deployment, cloud, &own).await?;
         Ok(own)
     }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::network::Place;
 use super::{Ibm, group, is_id, legal, region_of, rules, text};
 use crate::cloud::{Cloud, Held, NewConnections, NewGateway, NewResource, OldConnections};
+use crate::clouds::tell_ways_back;
 use crate::error::Error;
 use crate::model::{Created, Deployment, Flags, Mapping, Rule};
 use crate::plan::connect::Gateway;
@@ -72,6 +73,33 @@ fn described(description: &str) -> Result<(String, Value), Error> {
         zone.ok_or_else(|| Error::invalid("description.zone", "is missing: {\"name\": ZONE}"))?.to_owned();
     region_of(&zone)?;
     Ok((zone, instance))
+}
+
+/// Deployment and name of a machine that is to be made; the name may be in the description alone.
+fn place_of(id: &str, description: &str) -> Result<(String, String), Error> {
+    let wrong = || {
+        let id = id.escape_debug();
+        Error::invalid("id", format!("`{id}` is not /resourcegroup/RG[/zone/Z][/instance/NAME]"))
+    };
+    let rest = id.trim_end_matches('/').strip_prefix("/resourcegroup/").ok_or_else(wrong)?;
+    let (group, name) = match rest.split('/').collect::<Vec<_>>().as_slice() {
+        [group] | [group, "zone", _] => (*group, None),
+        [group, name]
+        | [group, "zone", _, name]
+        | [group, "instance", name]
+        | [group, "zone", _, "instance", name] => (*group, Some(*name)),
+        _ => return Err(wrong()),
+    };
+    let name = if let Some(name) = name {
+        name.to_owned()
+    } else {
+        let description: Value = serde_json::from_str(description).unwrap_or_default();
+        let name = description["InstancePrototype"]["name"].as_str();
+        let missing =
+            || Error::invalid("description.InstancePrototype.name", "is missing, in the id and here");
+        name.ok_or_else(missing)?.to_owned()
+    };
+    Ok((format!("/resourcegroup/{group}"), name))
 }
 
 /// A machine as the cloud has it.
@@ -201,6 +229,10 @@ impl Cloud for Ibm {
         Ok(Created { name: new.name, uri, ip })
     }
 
+    fn place_of(&self, id: &str, description: &str) -> Result<(String, String), Error> {
+        place_of(id, description)
+    }
+
     async fn permit_list(&self, namespace: &str, uri: &str) -> Result<Vec<Rule>, Error> {
         self.machine(namespace, uri).await?;
         let name = parse(uri).ok_or_else(|| self.strange("a machine without a name"))?;
@@ -208,7 +240,7 @@ impl Cloud for Ibm {
     }
 
     async fn add_rules(&self, namespace: &str, uri: &str, new: Vec<Rule>) -> Result<(), Error> {
-        rule::check(&new).map_err(Error::Invalid)?;
+        rule::check_call(&new).map_err(Error::Invalid)?;
         // Everything that can be refused is refused before anything is made.
         for permission in &new {
             rules::compile(permission)?;
@@ -217,6 +249,7 @@ impl Cloud for Ibm {
         let space = machine.space.ok_or_else(|| self.strange("a machine without a subnet"))?;
         let name = parse(uri).ok_or_else(|| self.strange("a machine without a name"))?;
         let place = Place { group: &machine.group, namespace, region: region_of(name.zone)? };
+        tell_ways_back(&self.name, &new);
         self.provide(place, &machine.vpc, space, &new).await?;
         let change = |all: &mut Vec<Rule>| {
             all.retain(|old| !new.iter().any(|rule| rule.name == old.name));
@@ -330,6 +363,19 @@ impl Cloud for Ibm {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ids_of_the_first_generation_may_leave_out_the_name() {
+        let description = r#"{"InstancePrototype":{"name":"vm"}}"#;
+        let vm = ("/resourcegroup/rg".to_owned(), "vm".to_owned());
+        for id in ["", "/zone/us-south-1", "/vm", "/zone/us-south-1/vm", "/zone/us-south-1/instance/vm"] {
+            assert_eq!(place_of(&format!("/resourcegroup/rg{id}"), description).unwrap(), vm, "{id}");
+        }
+        for bad in ["", "rg", "/resourcegroup/rg/a/b/c"] {
+            assert!(place_of(bad, description).is_err(), "{bad}");
+        }
+        assert!(place_of("/resourcegroup/rg", "{}").is_err());
+    }
 
     #[test]
     fn descriptions_and_uris_are_judged() {

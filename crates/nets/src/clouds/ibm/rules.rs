@@ -13,12 +13,14 @@ use crate::plan::rule;
 
 const PROTOCOLS: [(i32, &str); 4] = [(ANY, "any"), (1, "icmp"), (6, "tcp"), (17, "udp")];
 
-/// What a security group holds for a rule.
+/// What a security group holds for a rule; nothing for the way back, because groups let replies pass and
+/// know no source ports.
 pub(super) fn compile(permission: &Rule) -> Result<Vec<Value>, Error> {
     let wrong = |field: &str, message: &str| Error::invalid(format!("{}.{field}", permission.name), message);
     let protocol = PROTOCOLS.iter().find(|(number, _)| *number == permission.protocol).map(|(_, name)| *name);
     let protocol = protocol.ok_or_else(|| wrong("protocol", "this cloud filters -1, 1, 6 and 17 only"))?;
-    if permission.src_port > 0 {
+    let way_back = rule::is_way_back(permission);
+    if permission.src_port > 0 && !way_back {
         return Err(wrong("src_port", "this cloud's security groups know no source ports; use -1"));
     }
     let ported = permission.dst_port != ANY && matches!(permission.protocol, 6 | 17);
@@ -32,6 +34,9 @@ pub(super) fn compile(permission: &Rule) -> Result<Vec<Value>, Error> {
     let targets = rule::targets(permission)?;
     if targets.iter().any(|target| target.addr().is_ipv6()) {
         return Err(wrong("targets", "this cloud's security groups are for IPv4"));
+    }
+    if way_back {
+        return Ok(Vec::new());
     }
     Ok(targets
         .iter()
@@ -149,6 +154,7 @@ mod tests {
         let doubled = [told.clone(), told];
         let (missing, surplus) = difference(&wanted, &doubled);
         assert_eq!((missing.len(), surplus), (1, vec!["a".to_owned()]));
+        assert_eq!(compile(&Rule { src_port: 22, dst_port: ANY, ..sample() }).unwrap(), Vec::<Value>::new());
         for bad in [
             Rule { src_port: 22, ..sample() },
             Rule { protocol: 50, dst_port: ANY, ..sample() },

@@ -18,6 +18,16 @@ async fn answers_have_the_first_generations_shapes() {
             .await
     };
     assert_eq!(create("e1/a").await.0, 200);
+    // Where the description names it, the id may be blank or missing.
+    for (name, id) in [("b1", json!("")), ("b2", Value::Null), ("b3", json!("e1"))] {
+        let described = json!({ "project": "p", "instance_resource": { "name": name } }).to_string();
+        let mut body = json!({ "description": described });
+        if !id.is_null() {
+            body["id"] = id;
+        }
+        let (status, made) = bare(Method::POST, format!("{url}/cloud/east/resources"), &body).await;
+        assert_eq!((status, &made["uri"]), (200, &json!(format!("memory/east/default/{name}"))), "{made}");
+    }
     let tag = json!({ "tag_name": "g", "child_tags": ["default.east.a", "10.0.0.9", "10.0.0.10"] });
     assert_eq!(bare(Method::POST, format!("{url}/tags/g"), &tag).await.0, 200);
     let (_, found) = rest(Method::GET, format!("{url}/tags/g"), Value::Null).await;
@@ -41,6 +51,27 @@ async fn answers_have_the_first_generations_shapes() {
     assert_eq!(answer["id"], "memory/east/default/a");
     assert_eq!(answer["permitlist"]["rules"][0]["id"], "web", "{answer}");
     assert_eq!(answer["permitlist"]["associated_resource"], "memory/east/default/a");
+
+    // Either spelling of a path, and a rule without an id.
+    let nameless = json!({ "src_port": -1, "dst_port": 80, "protocol": 6, "tags": ["10.0.0.9"] });
+    let list = json!({ "associated_resource": "memory/east/default/a", "rules": [nameless] });
+    for (method, count) in [(Method::POST, 2), (Method::POST, 2), (Method::DELETE, 1)] {
+        let (status, answer) = bare(method, format!("{url}/cloud/east/permit-list/rules"), &list).await;
+        assert!(status == 200 && answer["response"].is_string(), "{answer}");
+        let (_, answer) = rest(Method::GET, permit_list.clone(), Value::Null).await;
+        assert_eq!(answer["permitlist"]["rules"].as_array().unwrap().len(), count, "{answer}");
+    }
+    for path in ["tags", "tags/g", "tags/g/resolve", "namespaces", "namespace", "ping"] {
+        for slash in ["", "/"] {
+            let (status, answer) = rest(Method::GET, format!("{url}/{path}{slash}"), Value::Null).await;
+            assert_eq!(status, 200, "{path}{slash}: {answer}");
+        }
+    }
+    let more = json!({ "tag_name": "h", "child_tags": ["10.0.0.9", "10.0.0.10"] });
+    assert_eq!(bare(Method::POST, format!("{url}/tags/h/"), &more).await.0, 200);
+    assert_eq!(bare(Method::DELETE, format!("{url}/tags/h/members"), &json!(["10.0.0.9"])).await.0, 200);
+    assert_eq!(running.orchestrator.tags().addresses("h"), ["10.0.0.10"]);
+    assert_eq!(bare(Method::DELETE, format!("{url}/tags/h/"), &Value::Null).await.0, 200);
 
     // The namespace that was chosen is that of all that follows.
     let chosen = || rest(Method::GET, format!("{url}/namespace/"), Value::Null);

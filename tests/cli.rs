@@ -121,15 +121,10 @@ struct Up {
 impl Up {
     async fn start(folder: &std::path::Path) -> Self {
         let state = format!("store.path={}", folder.join("tarbet.redb").display());
-        let args = [
-            "up",
-            "--observability-listen",
-            "127.0.0.1:0",
-            "--set",
-            &state,
-            "--set",
-            "console.listen=127.0.0.1:0",
-        ];
+        let mut args = vec!["up", "--observability-listen", "127.0.0.1:0", "--set", &state];
+        let listeners = ["console", "gateway.agents", "gateway.api", "gateway.kubernetes", "gateway.private"];
+        let anywhere = listeners.map(|listener| format!("{listener}.listen=127.0.0.1:0"));
+        args.extend(anywhere.iter().flat_map(|set| ["--set", set]));
         let mut command = tarbet(&args);
         let command = command.env("TARBET_STATE", folder).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -144,7 +139,7 @@ impl Up {
         // The rest of the log must be read, or the process blocks on a full pipe.
         std::thread::spawn(move || lines.for_each(drop));
         let up = Self { child, address };
-        eventually(Duration::from_secs(20), "tarbet up to be ready", || async {
+        eventually(Duration::from_mins(1), "tarbet up to be ready", || async {
             up.get("/readyz").await.filter(|a| a.0 == 200)
         })
         .await

@@ -16,7 +16,7 @@ use tarbet_testbed::{Folder, Lease, Page, Process, Program};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Long on a busy machine, never waited for when all is well.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_mins(1);
 
 /// `tarbet up` with ports and a state folder of its own.
 struct Up {

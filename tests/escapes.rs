@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::{Value, json};
 use tarbet_testbed::product::{Agent, Product};
-use tarbet_testbed::{Lease, verified};
+use tarbet_testbed::{Lease, eventually, verified};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -20,6 +21,7 @@ use wire::Wire;
 
 /// What the server at the site of others says, and nobody else.
 const SECRET: &str = "vault-server-speaks";
+const SOON: Duration = Duration::from_mins(1);
 
 /// An API server at a site that counts whoever gets to it.
 struct Server {
@@ -216,7 +218,13 @@ async fn attempt_all(world: &World, attempts: &[Attempt], marks: &[String]) -> R
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_crosses_to_another_site_and_forbidden_looks_like_absent() -> Result<()> {
     let world = World::start().await?;
-    let before = world.picture().await?;
+    // An agent is ready with its first link; the second one must not come while attempts are made.
+    let before = eventually(SOON, "both links of the second site", || async {
+        let picture = world.picture().await?;
+        let links = picture[0]["links"].as_array().map_or(0, Vec::len);
+        if links == 2 { Ok(picture) } else { Err(anyhow!("{picture}")) }
+    })
+    .await?;
     ensure!(before[0]["links"][0]["id"].is_string(), "{before}");
     // What only the people of the second site may read.
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

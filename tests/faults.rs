@@ -122,6 +122,13 @@ async fn gateways_die_under_load_and_nearly_nobody_notices() {
     for site in &sites {
         agents.push(world.site(site, &gateways[0], &[&gateways[0], &gateways[1]], &[]).await);
     }
+    // An agent is ready with its first link.
+    for gateway in &gateways {
+        let joined = || async {
+            gauge(gateway, "tarbet_links ").await.is_some_and(|links| links as usize >= sites.len())
+        };
+        eventually(SOON, "every agent at both gateways", joined).await.unwrap();
+    }
     let tally = Arc::new(Tally::default());
     let callers: Vec<_> = (0..8)
         .map(|offset| {
@@ -244,7 +251,7 @@ async fn thousands_wait_for_an_absent_site_and_all_are_served() {
 async fn a_gateway_told_to_stop_finishes_what_runs_and_cleans_up() {
     let world = World::new().await;
     let one = world.gateway("one", &[]).await;
-    let mut two = world.gateway("two", &[]).await;
+    let mut two = world.gateway("two", &["--set", "shutdown.deadline=1m"]).await;
     let backend = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = backend.local_addr().unwrap();
     tokio::spawn(async move {

@@ -94,7 +94,9 @@ async fn exercise(kubectl: &Kubectl) {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_of_the_kas_protocol_is_a_site_like_any_other() {
     let product = product();
-    let gateway = product.gateway("kas", "{kind: memory}", &[]).await.unwrap();
+    // A request waits below for an agent that is started meanwhile.
+    let patient = ["--set", "gateway.max_wait=5m"];
+    let gateway = product.gateway("kas", "{kind: memory}", &patient).await.unwrap();
     let (number, token) = add_site(&product, &gateway, "lab").await;
     let mut agent = agentk(&product, "lab-agentk", &token, &gateway.agents(), &[]).await;
     exercise(&login(&product, &gateway, "lab").await).await;
@@ -150,7 +152,9 @@ async fn the_policy_of_the_site_holds_for_the_kas_protocol_over_a_websocket_too(
 async fn through_two_gateways_and_across_the_end_of_one() {
     let (product, redis) = (product(), Redis::start().await.unwrap());
     let store = format!("{{kind: redis, url: '{}'}}", redis.url());
-    let entry = product.gateway("kas-entry", &store, &[]).await.unwrap();
+    // It waits for another gateway to start again, and for the agent to find it.
+    let patient = ["--set", "gateway.max_wait=5m"];
+    let entry = product.gateway("kas-entry", &store, &patient).await.unwrap();
     let mut holder = product.gateway("kas-holder", &store, &[]).await.unwrap();
     let (_, token) = add_site(&product, &entry, "far").await;
     let _agent = agentk(&product, "far-agentk", &token, &holder.agents(), &[]).await;

@@ -202,7 +202,8 @@ async fn logs_exec_attach_cp_port_forward_and_rollouts_work_over_links_and_over_
 
     let (_, token) = add_site(&product, &entry, "linked").await;
     let kubeconfig = plane.kubeconfig().display().to_string();
-    let flags = ["--kubeconfig", &kubeconfig];
+    // Time to end what it carries, on a busy machine too.
+    let flags = ["--kubeconfig", &kubeconfig, "--set", "shutdown.deadline=1m"];
     let agent = product.agent("linked-1", &token, &[&holder], &flags).await?;
     let another = async { product.agent("linked-2", &token, &[&holder], &flags).await.unwrap() };
     let (near, far) = ways("linked").await;

@@ -9,7 +9,7 @@ use super::console::{click, kept, look, sound};
 use super::up::Machine;
 
 /// Long on a busy machine, never waited for when all is well.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_mins(1);
 
 async fn machine(machine: &Machine, name: &str) {
     let file = machine.folder.write("machine.json", "{}").unwrap().display().to_string();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tarbet_testbed::product::{Gateway, Product};
 use tarbet_testbed::{Kubectl, Redis, eventually, shared_pair};
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_mins(1);
 
 fn product() -> Product {
     Product::new(env!("CARGO_BIN_EXE_tarbet")).unwrap()
@@ -122,7 +122,8 @@ async fn the_gateway_that_does_not_hold_the_agent_finds_it_and_survives_its_loss
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_for_a_site_that_is_not_there_waits_for_it() {
     let product = product();
-    let gateway = product.gateway("patient", "{kind: memory}", &[]).await.unwrap();
+    let patient = ["--set", "gateway.max_wait=5m"];
+    let gateway = product.gateway("patient", "{kind: memory}", &patient).await.unwrap();
     let token = add_site(&product, &gateway, "late").await;
     let kubectl = login(&product, &gateway, "late").await;
     let asked = tokio::spawn(async move { kubectl.run(&["get", "--raw", "/version"]).await });

@@ -151,6 +151,10 @@ async fn a_gateway_that_stands_still_is_left_alone_until_it_moves() {
     let (first, second) = (client(&product, &one), client(&product, &two));
     asks(&first, "paris").await.unwrap();
     for _ in 0..effort() {
+        for gateway in [&one, &two] {
+            let linked = || async { gateway.metric("tarbet_links ").await.is_ok_and(|links| links >= 1.0) };
+            eventually(SOON, "a link at each gateway", linked).await.unwrap();
+        }
         one.process.pause().unwrap();
         for _ in 0..20 {
             asks(&second, "paris").await.unwrap();

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tarbet_testbed::{Folder, Lease, Netlab, Process, Program, eventually, shared_pair};
 
 /// Long on a busy machine, never waited for when all is well.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_mins(1);
 
 /// An installation with ports and folders of its own.
 pub(super) struct Machine {
@@ -223,8 +223,13 @@ async fn with_a_cluster_it_is_a_node_of_it_too() {
     })
     .await
     .unwrap();
-    let rows = machine.rows(&["status"]).await;
-    assert_eq!(state(&rows, "node"), "ready");
+    // Its parts are called ready once the whole process is.
+    let rows = eventually(SOON, "the node's row", || async {
+        let rows = machine.rows(&["status"]).await;
+        if state(&rows, "node") == "ready" { Ok(rows) } else { Err(format!("{rows:?}")) }
+    })
+    .await
+    .unwrap();
     // Without their kinds in the cluster the controllers are left out, and it is said why.
     let jobs = rows.iter().find(|row| row["capability"] == "jobs").unwrap();
     assert!(jobs["state"] == "ready" || jobs["detail"].as_str().unwrap().contains("deploy/crds"), "{jobs}");

@@ -65,12 +65,15 @@ async fn jobs_are_shown_and_cancelled_only_with_the_right() {
     .await
     .unwrap();
     let wants = format!("jobs DELETE /{}/slow", flow.tenant);
-    let log = std::fs::read_to_string(up.state().join("audit.log")).unwrap();
-    let recorded: Vec<Value> = log
-        .lines()
-        .filter(|line| line.contains(&wants))
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    // Records are written behind the answers.
+    let recorded: Vec<Value> = eventually(LATER, "both attempts on record", || async {
+        let log = std::fs::read_to_string(up.state().join("audit.log")).ok()?;
+        let lines = log.lines().filter(|line| line.contains(&wants));
+        let found: Vec<Value> = lines.filter_map(|line| serde_json::from_str(line).ok()).collect();
+        (found.len() >= 2).then_some(found)
+    })
+    .await
+    .unwrap();
     let outcomes: Vec<String> = recorded.iter().map(|entry| find(entry, "outcome")).collect();
     assert_eq!(outcomes, ["refused", "answered"], "{recorded:?}");
     flow.request(&["cancel", "hello"]).await;

@@ -176,8 +176,14 @@ async fn the_controller_reaches_the_public_cluster_by_the_name_of_its_site_alone
     })
     .await
     .unwrap();
-    let page = reqwest::get(format!("{url}/metrics")).await.unwrap().text().await.unwrap();
-    assert!(page.contains("internal_request_attempt_concurrent_requests 0"), "{page}");
+    // The controller hears of its own last write a little later.
+    eventually(SOON, "nothing to be under way", || async {
+        let page = reqwest::get(format!("{url}/metrics")).await?.text().await?;
+        anyhow::ensure!(page.contains("internal_request_attempt_concurrent_requests 0"), "{page}");
+        Ok(())
+    })
+    .await
+    .unwrap();
     drop((jobs, agent));
 }
 

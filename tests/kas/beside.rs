@@ -1,10 +1,14 @@
 //! Replicas that know each other only as replicas of a kas do: by its keys in Redis and its private API.
 
-use anyhow::{Result, ensure};
+use std::process::Stdio;
+
+use anyhow::{Context, Result, ensure};
 use tarbet_identity::SecretBytes;
 use tarbet_identity::jwt::kas::KasSigner;
 use tarbet_testbed::product::{Gateway, Product};
 use tarbet_testbed::{Redis, eventually};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::time::timeout;
 
 use super::gitlab::{AGENT, Gitlab, RULES, asking};
 use super::{SOON, agentk, bearer, exercise, kubectl, metric, product};
@@ -20,7 +24,10 @@ async fn ask(redis: &Redis, question: &str) -> Result<String> {
 /// A gateway with a store of its own: it shares nothing with others but what a kas shares.
 async fn replica(product: &Product, name: &str, gitlab: &str, redis: &Redis) -> Result<Gateway> {
     let mut flags = asking(product, gitlab);
-    flags.extend(["--set".to_owned(), format!("gateway.kas.beside.redis.url={}", redis.url())]);
+    // Requests wait here for processes that are started meanwhile.
+    for set in [format!("gateway.kas.beside.redis.url={}", redis.url()), "gateway.max_wait=5m".to_owned()] {
+        flags.extend(["--set".to_owned(), set]);
+    }
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     product.gateway(name, "{kind: memory}", &flags).await
 }
@@ -86,9 +93,14 @@ async fn knock(address: &str, token: &str) -> Result<String> {
     let mut curl = tokio::process::Command::new("curl");
     curl.args(["-s", "-D", "-", "-o", "/dev/null", "--http2-prior-knowledge", "-X", "POST", &url]);
     curl.args(["-H", "content-type: application/grpc", "-H", "te: trailers", "-H", &bearer]);
-    // Somebody who is let in waits for a tunnel for longer than this.
-    curl.args(["-H", "kas-hop-routing-agent-id: 8", "--max-time", "2"]);
-    let said = String::from_utf8(curl.kill_on_drop(true).output().await?.stdout)?;
+    curl.args(["-H", "kas-hop-routing-agent-id: 8"]);
+    // Somebody who is let in waits for a tunnel: the head is read, not the end.
+    let mut curl = curl.stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
+    let mut lines = BufReader::new(curl.stdout.take().context("no output")?).lines();
+    let mut said = String::new();
+    while let Some(line) = timeout(SOON, lines.next_line()).await??.filter(|line| !line.trim().is_empty()) {
+        said += &(line + "\n");
+    }
     ensure!(said.starts_with("HTTP/2 200"), "{said}");
     Ok(said)
 }

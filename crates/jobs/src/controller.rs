@@ -469,11 +469,9 @@ impl Shared {
     }
 
     fn measure(&self) {
-        let (running, waiting) = {
-            let turns = self.turns();
-            (turns.running(), turns.waiting_count())
-        };
-        self.metrics.line(running, waiting);
+        // Told under the lock: of two who tell, the later one is right.
+        let turns = self.turns();
+        self.metrics.line(turns.running(), turns.waiting_count());
     }
 
     pub(crate) fn reached(&self, point: &str) {

@@ -10,7 +10,7 @@ use tokio::{
 
 use crate::{Folder, Lease, Process, Program, tools};
 
-const READY: Duration = Duration::from_secs(30);
+const READY: Duration = Duration::from_mins(1);
 
 /// A running etcd; it goes when dropped.
 #[derive(Debug)]

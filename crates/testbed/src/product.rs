@@ -11,6 +11,8 @@ use crate::{Folder, Lease, Process, Program};
 
 /// How long a role may take to be ready on a busy machine.
 const READY: Duration = Duration::from_mins(1);
+/// Longer than any part of the product takes to leave by itself.
+const GRACE: Duration = Duration::from_secs(70);
 /// An account with no power that every machine has.
 const NOBODY: u32 = 65534;
 
@@ -102,7 +104,7 @@ impl Product {
         );
         let file = self.folder.write(&format!("{name}.yaml"), &config)?;
         let program = Program::new(&self.binary).args(["gateway", "--config"]).arg(file).args(extra);
-        let process = Process::start(&self.folder, name, program.grace(Duration::from_secs(15)))?;
+        let process = Process::start(&self.folder, name, program.grace(GRACE))?;
         let mut gateway = Gateway { process, ports };
         gateway.ready().await.with_context(|| format!("the gateway {name} did not become ready"))?;
         Ok(gateway)
@@ -127,7 +129,7 @@ impl Product {
         for gateway in gateways {
             program = program.args(["--gateway", &gateway.agents()]);
         }
-        let process = Process::start(&self.folder, name, program.args(extra).grace(Duration::from_secs(15)))?;
+        let process = Process::start(&self.folder, name, program.args(extra).grace(GRACE))?;
         let mut agent = Agent { process, ports };
         agent.ready().await.with_context(|| format!("the agent {name} did not become ready"))?;
         Ok(agent)
@@ -168,7 +170,7 @@ impl Product {
         for (variable, value) in environment {
             program = program.env(variable, value);
         }
-        let process = Process::start(&self.folder, name, program.grace(Duration::from_secs(15)))?;
+        let process = Process::start(&self.folder, name, program.grace(GRACE))?;
         let mut agent = Agent { process, ports };
         agent.ready().await.with_context(|| format!("the agent {name} did not become ready"))?;
         Ok(agent)
@@ -182,7 +184,7 @@ impl Product {
         for (variable, value) in environment {
             program = program.env(variable, value);
         }
-        let process = Process::start(&self.folder, name, program.grace(Duration::from_secs(15)))?;
+        let process = Process::start(&self.folder, name, program.grace(GRACE))?;
         let mut role = Agent { process, ports };
         role.ready().await.with_context(|| format!("the role {name} did not become ready"))?;
         Ok(role)

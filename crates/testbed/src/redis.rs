@@ -8,9 +8,9 @@ use tokio::{process::Command, time::timeout};
 use crate::{Authority, CertificateFiles, Folder, Lease, Process, Program, Subject, tools};
 
 /// Starting takes milliseconds; loading a large append-only file on a busy machine may not.
-const READY: Duration = Duration::from_secs(20);
+const READY: Duration = Duration::from_mins(1);
 /// A command that takes longer meets a paused server.
-const COMMAND: Duration = Duration::from_secs(10);
+const COMMAND: Duration = Duration::from_mins(1);
 
 /// What survives the end of the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use crate::{
 /// The name by which sentinels and clients know the master.
 const MASTER: &str = "tarbet";
 /// A silent master is given up after this long; less would mistake a busy machine for a failure.
-const DOWN_AFTER: Duration = Duration::from_secs(2);
+const DOWN_AFTER: Duration = Duration::from_secs(5);
 /// Sentinels look at servers every 10 s and at each other every 2 s; no test has that long.
 const HURRY: [&str; 6] = ["SENTINEL", "DEBUG", "INFO-PERIOD", "500", "PUBLISH-PERIOD", "500"];
 const READY: Duration = Duration::from_mins(1);

@@ -70,6 +70,8 @@ async fn a_crowd_of_one_tenant_does_not_block_another() {
     }
     rig.until("loud-5", Phase::Queued).await;
     rig.submit_in(&quiet, "single", json!({ "request": "build" })).await.unwrap();
+    // It has joined the line before anybody's turn is over.
+    rig.until_in(&quiet, "single", Phase::Queued).await;
     let mut order = Vec::new();
     while order.len() < 3 {
         let run = eventually(SOON, "a run", || async {

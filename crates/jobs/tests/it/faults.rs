@@ -150,8 +150,9 @@ async fn killed_on_any_other_way_it_comes_to_the_same_end() {
         let mut next = start(None, "next");
         let _tekton = rig.play_tekton();
         rig.until("r", expected).await;
+        // Runs and requests are watched apart.
         eventually(SOON, "the record to catch up", || async {
-            record.phases_of("r").last().is_some_and(|phase| phase.is_final())
+            record.phases_of("r").last().is_some_and(|phase| phase.is_final()) && record.runs_of("r") >= runs
         })
         .await
         .unwrap();
@@ -183,6 +184,7 @@ async fn killed_while_a_request_is_deleted_it_leaves_nothing_behind() {
         .await
         .unwrap();
         rig.no_runs().await;
+        wait_for(SOON, "the record to catch up", || record.runs_of("r") >= 1).await.unwrap();
         assert_eq!(record.runs_of("r"), 1, "{point}");
         child.kill9().unwrap();
     };

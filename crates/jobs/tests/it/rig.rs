@@ -169,7 +169,11 @@ impl Rig {
 
     /// Waits until the request is in a phase.
     pub async fn until(&self, name: &str, phase: Phase) -> InternalRequest {
-        let api = self.requests();
+        self.until_in(&self.tenant, name, phase).await
+    }
+
+    pub async fn until_in(&self, tenant: &str, name: &str, phase: Phase) -> InternalRequest {
+        let api: Api<InternalRequest> = Api::namespaced(self.remote.clone(), tenant);
         let look = || async {
             let request = api.get(name).await.map_err(|error| error.to_string())?;
             let status = request.status.clone().unwrap_or_default();

@@ -138,7 +138,8 @@ async fn whole_life(rig: &Rig, local: Client, remote: Client) {
     .await
     .unwrap();
     rig.no_runs().await;
-    assert!(health.is_ready(), "{:?}", health.parts());
+    let ready = || async { if health.is_ready() { Ok(()) } else { Err(format!("{:?}", health.parts())) } };
+    eventually(SOON, "all parts to be well", ready).await.unwrap();
 
     let told = |kubectl: tarbet_testbed::Kubectl, namespace: String| async move {
         let events = kubectl.json(&["get", "events.events.k8s.io", "-n", &namespace]).await?;

@@ -5,7 +5,7 @@ use tarbet_link::{CloseReason, Keepalive, LinkError, Reached, Settings};
 
 use super::rig::*;
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_peer_that_vanished_is_noticed_at_both_ends() {
     let keepalive = Keepalive {
         interval: Duration::from_millis(400),

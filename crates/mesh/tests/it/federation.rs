@@ -231,16 +231,14 @@ async fn a_restart_writes_nothing_and_a_silent_peer_is_withdrawn_after_its_time(
     // It comes back while the peer is down: what the peer said is remembered.
     west.stop().await;
     east.kill();
-    east.start(Settings {
-        peer: Some(("west", west_port)),
-        hold_down: Duration::from_secs(3),
-        ..Settings::default()
-    })
-    .await;
+    east.start(Settings { peer: Some(("west", west_port)), ..Settings::default() }).await;
     let lost = |object: &Value| condition(object, "RemotesConnected") == "False";
     until(&kubectl, "meshfederations", "istio-system", "default", lost).await;
     get(&kubectl, ENTRIES, "istio-system", entry).await.unwrap();
-    // Then its time is over.
+    // Where its time is short, it is over.
+    east.kill();
+    let hold_down = Duration::from_secs(3);
+    east.start(Settings { peer: Some(("west", west_port)), hold_down, ..Settings::default() }).await;
     until_gone(&kubectl, ENTRIES, "istio-system", entry).await;
     let told = |object: &Value| {
         object["status"]["remotes"][0]["error"].as_str().is_some_and(|error| error.contains("withdrawn"))
@@ -316,14 +314,7 @@ async fn what_was_made_goes_with_its_cause() {
 async fn one_replica_writes_all_answer_and_clean_up_leaves_nothing() {
     let (mut east, west, _turn) = federated().await;
     let kubectl = east.kubectl();
-    let (timings, west_port) = (
-        Timings {
-            duration: Duration::from_secs(2),
-            renew: Duration::from_millis(1500),
-            retry: Duration::from_millis(200),
-        },
-        west.port(),
-    );
+    let (timings, west_port) = (Timings::default(), west.port());
     east.kill();
     let settings = |identity: &str| Settings {
         peer: Some(("west", west_port)),
@@ -338,6 +329,8 @@ async fn one_replica_writes_all_answer_and_clean_up_leaves_nothing() {
     assert_eq!(east.exported().await.unwrap(), other.exported().await.unwrap());
     assert_eq!(other.reconciles(), 0);
     east.kill();
+    // Nobody waits here for the end of the dead one's lease.
+    kubectl.run(&["delete", "lease", "--all", "-n", "istio-system"]).await.unwrap();
     other.reconciled(1).await;
     assert_eq!(other.writes(), 0, "the successor finds everything as it must be");
     west.kubectl().apply(&service("shop", "more", 80, true)).await.unwrap();

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use super::bed::{self, rest};
 
 const CHILD: &str = "TARBET_NETS_CHILD";
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Not a test by itself: the orchestrator that the test below kills, in a process of its own.
 #[tokio::test]

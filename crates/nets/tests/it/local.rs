@@ -19,7 +19,7 @@ use super::bed::{self, rest};
 use super::first_vpn::{self, End};
 
 /// Long enough for a loaded machine to make a connection that is permitted.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// A connection that is denied is given up after this: short, since a wrong pass shows at once.
 const DENIED: Duration = Duration::from_millis(700);
 const PORT: u16 = 8000;

@@ -163,7 +163,7 @@ async fn flags_are_sent_until_they_are_taken_and_to_every_cloud() {
     let flags = json!({ "azure": { "attachResourceEnabled": true } });
     world.config.feature_flags = serde_json::from_value(flags).unwrap();
     let _running = bed::orchestrator(&world.config, &bed::memory().await).await;
-    eventually(Duration::from_secs(30), "both plugins have their flags", || async {
+    eventually(Duration::from_mins(1), "both plugins have their flags", || async {
         let told = [late.flags(), silent.flags()];
         let attach = told.map(|flags| flags.map(|flags| flags.attach_resource_enabled));
         if attach == [Some(true), Some(false)] { Ok(()) } else { Err(format!("{attach:?}")) }

@@ -16,7 +16,7 @@ use super::bed::{self, rest};
 use super::crash::{Cut, ready};
 
 const CHILD: &str = "TARBET_NETS_REPLICA";
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Not a test by itself: the orchestrator that the test below stops, in a process of its own.
 #[tokio::test]

@@ -9,7 +9,7 @@ use tarbet_pods::care::Cared;
 use tarbet_pods::docker::Docker;
 use tarbet_pods::process::Processes;
 use tarbet_pods::runner::Runner;
-use tarbet_pods::wire::RetrievedPod;
+use tarbet_pods::wire::{Frame, RetrievedPod};
 use tarbet_testbed::{Lease, eventually};
 use tokio_util::sync::CancellationToken;
 
@@ -67,7 +67,7 @@ fn more(mut container: Value, more: Value) -> Value {
 /// A container that is ready while a file is there, and alive while another is not.
 async fn probes(bed: &Bed, folder: &str) {
     let line = format!("mkdir -p {folder}; rm -f {folder}/dead; echo run; while :; do sleep 0.2; done");
-    let probe = |line: String, failures: u32| json!({"exec": {"command": ["sh", "-c", line]}, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": failures});
+    let probe = |line: String, failures: u32| json!({"exec": {"command": ["sh", "-c", line]}, "periodSeconds": 1, "timeoutSeconds": 60, "failureThreshold": failures});
     let container = more(
         shell("main", &line),
         json!({
@@ -83,11 +83,25 @@ async fn probes(bed: &Bed, folder: &str) {
         bed.runner.exec(serde_json::from_value(request).unwrap())
     };
     let finish = |mut session: tarbet_pods::runner::Session| async move {
-        while session.output.recv().await.is_some() {}
+        let mut code = None;
+        while let Some(frame) = session.output.recv().await {
+            if let Frame::Exit(exit) = frame {
+                code = Some(exit);
+            }
+        }
+        code
     };
     bed.ready(&uid, false).await;
-    finish(run(format!("touch {folder}/ready")).await.unwrap()).await;
+    // It is called running before its shell has done anything.
+    eventually(PATIENCE, "its folder", || async {
+        let session = run(format!("test -d {folder}")).await.map_err(|error| error.to_string())?;
+        if finish(session).await == Some(0) { Ok(()) } else { Err("not yet".to_owned()) }
+    })
+    .await
+    .unwrap();
+    assert_eq!(finish(run(format!("touch {folder}/ready")).await.unwrap()).await, Some(0));
     bed.ready(&uid, true).await;
+    // It may be ended before the command has told its code.
     finish(run(format!("touch {folder}/dead")).await.unwrap()).await;
     eventually(PATIENCE, "another run", || async {
         let state = bed.runner.status(std::slice::from_ref(&uid)).await.map_err(|error| error.to_string())?;
@@ -113,8 +127,7 @@ async fn pages_and_ports_are_asked_inside_the_pod() {
     let line =
         "mkdir -p /tmp/page; (sleep 2; echo ok > /tmp/page/ok) & exec busybox httpd -f -p 8080 -h /tmp/page";
     let page = json!({"httpGet": {"port": "web", "path": "/ok"}, "periodSeconds": 1, "timeoutSeconds": 5});
-    let port =
-        json!({"tcpSocket": {"port": 8080}, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 20});
+    let port = json!({"tcpSocket": {"port": 8080}, "periodSeconds": 1, "timeoutSeconds": 60, "failureThreshold": 20});
     let container = more(
         shell("main", line),
         json!({"ports": [{"name": "web", "containerPort": 8080}], "readinessProbe": page, "livenessProbe": port}),

@@ -431,7 +431,13 @@ fn killed_at_random_moments_the_node_makes_every_pod_once() -> Result<()> {
         bed.start_node().await?;
         for n in 0..6 {
             bed.phase(&format!("pod-{n}"), "Running").await?;
-            let log = bed.run(&["exec", &format!("pod-{n}"), "--", "cat", "/work/log"]).await?;
+            // It is called running before its shell has written anything.
+            let pod = format!("pod-{n}");
+            let read = || async {
+                let log = bed.run(&["exec", &pod, "--", "cat", "/work/log"]).await?;
+                if log.is_empty() { bail!("nothing yet") } else { anyhow::Ok(log) }
+            };
+            let log = eventually(PATIENCE, "its log", read).await?;
             ensure!(log == "ran", "pod-{n} ran more than once: {log:?}");
         }
         for uid in uids.split_whitespace() {

@@ -25,7 +25,7 @@ fn settings(sentinels: &Sentinels) -> RedisConfig {
         tls: sentinels
             .tls()
             .map(|files| TlsConfig { ca_file: Some(files.authority.clone()), ..TlsConfig::default() }),
-        deadline: Duration::from_secs(6),
+        deadline: Duration::from_secs(12),
         ..RedisConfig::at("redis://127.0.0.1".parse().unwrap())
     }
 }
@@ -36,8 +36,8 @@ async fn a_failover_is_followed() {
     let settings = RedisConfig { replicas: 1, ..settings(&sentinels) };
     let store = Store::new(Redis::open(&settings).unwrap()).with_reread(Duration::from_millis(200));
     // Confirmed by the replica, so a failover cannot lose it.
-    eventually(PATIENCE, "a connected replica", || store.put(key("k"), "v")).await.unwrap();
-    let confirmed = store.put(key("k"), "w").await.unwrap();
+    let put = || store.put(key("k"), "w");
+    let confirmed = eventually(PATIENCE, "a connected replica", put).await.unwrap();
     let found = tarbet_store::durability(&StoreConfig::Redis(Box::new(settings.clone()))).await.unwrap();
     assert!(matches!(found, Durability::Redis { replicas: 1, awaited: 1, .. }), "{found:?}");
     let greedy = Store::new(Redis::open(&RedisConfig { replicas: 2, ..settings.clone() }).unwrap());

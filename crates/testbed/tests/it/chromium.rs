@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tarbet_testbed::{Chromium, Folder};
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_mins(1);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn chromium_runs_a_page_and_tells_its_complaints() {

@@ -11,7 +11,7 @@ use std::{
 
 use tarbet_testbed::{Folder, ProcessId, eventually, sweep, wait_for};
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_mins(1);
 
 /// Where the run folders of all processes are.
 fn home() -> PathBuf {

@@ -10,7 +10,7 @@ async fn write(set: &mut Sentinels, master: u16, value: &str) {
     let (master, replica) = if a.port() == master { (a, b) } else { (b, a) };
     master.command(&["SET", "key", value]).await.unwrap();
     let copied = || async { replica.command(&["GET", "key"]).await.is_ok_and(|copy| copy == value) };
-    eventually(Duration::from_secs(20), "the replica to copy", copied).await.unwrap();
+    eventually(Duration::from_mins(1), "the replica to copy", copied).await.unwrap();
 }
 
 async fn read(set: &mut Sentinels, port: u16) -> String {

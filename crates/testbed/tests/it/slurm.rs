@@ -10,7 +10,7 @@ async fn a_job_writes_its_output_and_ends() {
     let output = slurm.folder().join("job.out");
     let to = format!("--output={}", output.display());
     let id = slurm.run("sbatch", &["--parsable", &to, "--wrap", "echo from the job; exit 7"]).await.unwrap();
-    let ended = eventually(Duration::from_secs(30), "the end of the job", || async {
+    let ended = eventually(Duration::from_mins(1), "the end of the job", || async {
         let words = ["--noheader", "--states=all", "-O", "exit_code:|,StateCompact:|", "-j", &id];
         let job = slurm.run("squeue", &words).await?;
         if job.ends_with("|F|") { Ok(job) } else { anyhow::bail!("{job}") }

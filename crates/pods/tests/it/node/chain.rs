@@ -167,6 +167,10 @@ impl Chain {
         Ok(daemon().await.docker(&["ps", "-aq", "--filter", &filter]).await?.lines().count())
     }
 
+    fn written(&self, name: &str) -> String {
+        std::fs::read_to_string(self.folder.path().join("out").join(name)).unwrap_or_default()
+    }
+
     async fn check(&self, name: &str, uid: &str, fate: Fate) -> Result<()> {
         eventually(PATIENCE * 2, &format!("{name}, whose fate is {fate:?}"), || async {
             if fate == Fate::Deleted {
@@ -191,10 +195,12 @@ impl Chain {
             let wanted = if fate == Fate::Lives && self.place == Place::Docker { 3 } else { 1 };
             let made = self.made(uid, true).await?;
             ensure!(made == wanted, "{made} were made");
+            // It is called running before its shell has written anything.
+            ensure!(!self.written(name).is_empty(), "it has written nothing");
             anyhow::Ok(())
         })
         .await?;
-        let ran = std::fs::read_to_string(self.folder.path().join("out").join(name)).unwrap_or_default();
+        let ran = self.written(name);
         match fate {
             // It may have been deleted before it could begin.
             Fate::Deleted if ran.is_empty() => Ok(()),

@@ -50,9 +50,10 @@ async fn one_holder_at_a_time_with_rising_tokens(place: &impl Place) {
 
 async fn a_lease_passes_on_when_it_expires(place: &impl Place) {
     let (first, second) = (place.open(), place.open());
-    let mut old = first.try_lease(key("l"), "first", SHORT).await.unwrap().unwrap();
+    let mut old = first.try_lease(key("l"), "first", TTL).await.unwrap().unwrap();
     assert!(second.try_lease(key("l"), "second", SHORT).await.unwrap().is_none());
     old.renew().await.unwrap();
+    first.refresh(key("l"), SHORT).await.unwrap();
     place.pass(SHORT * 2).await;
     let new = second.try_lease(key("l"), "second", TTL).await.unwrap().unwrap();
     assert!(new.token() > old.token());
@@ -64,11 +65,12 @@ async fn a_lease_passes_on_when_it_expires(place: &impl Place) {
 
 async fn a_fence_stops_an_old_holder(place: &impl Place) {
     let store = place.open();
-    let old = store.try_lease(key("l"), "first", SHORT).await.unwrap().unwrap();
+    let old = store.try_lease(key("l"), "first", TTL).await.unwrap().unwrap();
     let fenced = |lease: &tarbet_store::Lease, value: &str| {
         store.commit(Commit::new().expect(lease.fence()).put(key("guarded"), value.to_owned()))
     };
     fenced(&old, "by the first").await.unwrap();
+    store.refresh(key("l"), SHORT).await.unwrap();
     place.pass(SHORT * 2).await;
     assert!(fenced(&old, "by nobody").await.unwrap_err().is_conflict());
     let new = store.lease(key("l"), "second", TTL).await.unwrap();
@@ -79,7 +81,7 @@ async fn a_fence_stops_an_old_holder(place: &impl Place) {
 
 async fn a_guard_works_until_the_lease_is_lost(place: &impl Place) {
     let store = place.open();
-    let ttl = Duration::from_secs(3);
+    let ttl = Duration::from_secs(9);
     let mut lease = store.try_lease(key("l"), "first", ttl).await.unwrap().unwrap();
     let before = lease.until();
     assert_eq!(lease.guard(async { 7 }).await.unwrap(), 7);

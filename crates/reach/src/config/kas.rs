@@ -26,7 +26,8 @@ pub struct KasSection {
     pub api_secret_file: Option<PathBuf>,
     /// What is cut off the paths of Kubernetes clients.
     pub url_path_prefix: String,
-    /// Calls that the bearers of one agent token may make in a minute. Each proxied request is one.
+    /// Calls that the bearers of one agent token may make in a minute at one gateway. Each proxied request is
+    /// one, so this bounds the requests to a site: a million are some 16,000 a second. (kas allows 40,000.)
     pub calls_per_minute: u32,
     /// The age that an agent's connection may reach; it is asked to move at a fifth of it.
     #[serde(with = "humantime_serde")]
@@ -59,7 +60,7 @@ impl Default for KasSection {
             gitlab: None,
             api_secret_file: None,
             url_path_prefix: "/".into(),
-            calls_per_minute: 40_000,
+            calls_per_minute: 1_000_000,
             max_connection_age: Duration::from_hours(2),
             beside: None,
         }

@@ -9,7 +9,7 @@ use tarbet_telemetry::problem::chain;
 use tonic::Status;
 
 use super::gitlab_site;
-use super::limit::Limit;
+use super::limit::{Limit, Taken};
 use super::tracker::Tracker;
 use crate::config::KasSection;
 use crate::directory::DirectoryError;
@@ -88,7 +88,16 @@ impl AgentHost for Host {
             Some(gitlab) => self.of_gitlab(gitlab, token).await?,
             None => self.of_our_own(token).await?,
         };
-        if !self.limit.take(&hash_opaque(token.expose()).id()) {
+        let taken = self.limit.take(&hash_opaque(token.expose()).id());
+        if taken == Taken::JustOver {
+            // Its tunnels are refused now, so that its requests find none: without this line nobody knew why.
+            tracing::warn!(
+                agent = agent.id,
+                site = agent.name,
+                "An agent makes more calls in a minute than gateway.kas.calls_per_minute."
+            );
+        }
+        if taken != Taken::Within {
             self.counted.metrics.rate_exceeded.inc();
             return Err(Status::resource_exhausted(
                 "agent → gateway: the agent makes more calls in a minute than gateway.kas.calls_per_minute",

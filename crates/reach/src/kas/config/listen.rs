@@ -51,7 +51,7 @@ impl Default for AgentListen {
             websocket: None,
             certificate_file: None,
             key_file: None,
-            connections_per_token_per_minute: 40_000,
+            connections_per_token_per_minute: 1_000_000,
             max_connection_age: Span::seconds(7200),
             listen_grace_period: Span::seconds(5),
         }

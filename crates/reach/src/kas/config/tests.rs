@@ -163,7 +163,7 @@ fn a_file_becomes_a_gateway_and_a_store() {
     assert!(!gateway.serve_kubernetes && alone.store().unwrap().is_none());
     let unset = KasConfig::parse("agent: {listen: {connections_per_token_per_minute: 0}}").unwrap();
     unset.apply(&mut gateway).unwrap();
-    assert_eq!(gateway.kas.calls_per_minute, 40_000);
+    assert_eq!(gateway.kas.calls_per_minute, 1_000_000);
     let relative = "redis: {server: {address: 'r:6379'}, password_file: redis.password}";
     assert!(KasConfig::parse(relative).unwrap().store().unwrap().is_some());
     let server = KasConfig::parse("redis: {server: {address: 'r:6379'}}").unwrap();
@@ -182,7 +182,7 @@ fn a_file_becomes_a_gateway_and_a_store() {
 fn an_almost_empty_file_has_the_usual_values() {
     let config = KasConfig::parse("agent: {}\n").unwrap();
     assert_eq!(config.agent.listen.address, "127.0.0.1:8150");
-    assert_eq!(config.agent.listen.connections_per_token_per_minute, 40_000);
+    assert_eq!(config.agent.listen.connections_per_token_per_minute, 1_000_000);
     assert!(config.agent.kubernetes_api.is_none() && config.gitlab.is_none());
     let warnings = config.warnings();
     assert!(warnings[0].contains("embedded store"), "{warnings:?}");

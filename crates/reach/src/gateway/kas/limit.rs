@@ -56,6 +56,7 @@ impl Limit {
 
 #[cfg(test)]
 mod tests {
+    use super::Taken::{JustOver, Over, Within};
     use super::*;
     use std::time::Duration;
 
@@ -63,7 +64,6 @@ mod tests {
     async fn each_token_has_its_own_count_and_each_minute_begins_anew() {
         let limit = Limit::new(2);
         let take = |tokens: [&str; 4]| tokens.map(|token| limit.take(token));
-        use Taken::{JustOver, Over, Within};
         assert_eq!(take(["a", "a", "b", "a"]), [Within, Within, Within, JustOver]);
         assert_eq!(take(["a", "b", "b", "b"]), [Over, Within, JustOver, Over]);
         tokio::time::advance(Duration::from_secs(MINUTE)).await;

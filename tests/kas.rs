@@ -1,6 +1,7 @@
 //! The kas protocol in the whole product: our agent at our gateways, and kubectl through them.
 
 mod beside;
+mod calls;
 mod gitlab;
 
 use std::path::PathBuf;

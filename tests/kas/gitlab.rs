@@ -244,8 +244,8 @@ async fn a_name_of_gitlabs_holds_across_gateways() {
 }
 
 /// A token of somebody who calls the gRPC services of the API listener.
-fn token(secret: &[u8], issuer: &str) -> String {
-    let expires = jiff::Timestamp::now() + Duration::from_secs(30);
+pub(super) fn token(secret: &[u8], issuer: &str) -> String {
+    let expires = jiff::Timestamp::now() + Duration::from_mins(10);
     let claims = Claims {
         issuer: Some(issuer.to_owned()),
         audience: vec!["gitlab-kas".to_owned()],

@@ -16,6 +16,7 @@ mod cluster;
 mod config;
 mod dispatch;
 mod generation;
+mod grpc_module;
 mod info;
 mod kas;
 mod parts;
@@ -43,6 +44,12 @@ pub const END_TO_END: &str = "tls/";
 pub trait Service: Send + Sync + 'static {
     /// The name callers ask for.
     fn name(&self) -> &str;
+
+    /// The bare names of its methods, if it is a gRPC service that goes by its full name. Agents at a kas
+    /// announce them, and a kas sends nothing that was not announced; links need no such list.
+    fn methods(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// What the policy must know of a request to judge it.
     fn describe(&self, target: &Target, request: Option<&Request<()>>) -> Result<policy::Wanted, Denial>;
@@ -73,4 +80,5 @@ fn not_offered(what: &str) -> Denial {
         format!("This agent does not offer {what}."),
     )
     .at("agent")
+    .untouched()
 }

@@ -2,8 +2,8 @@
 //!
 //! A gateway serves agents that speak this protocol with [`server::KasServer`] and calls them through
 //! one [`pool::TunnelPool`]; an agent joins a kas with [`agent::KasAgent`]. HTTP for the Kubernetes API
-//! crosses with the two halves of [`kubernetes`]. Replicas of both kinds find each other with
-//! [`private`] and [`redis`].
+//! crosses with the two halves of [`kubernetes`], calls of any other service with [`grpc`]. Replicas of
+//! both kinds find each other with [`private`] and [`redis`].
 //!
 //! Everything here is a mechanism: who may connect, who may call and what a site allows is decided by
 //! what the gateway and the agent plug in. Nothing here opens a listener.
@@ -15,6 +15,7 @@ pub mod descriptor;
 pub mod frame;
 pub mod fuzz;
 pub mod gitlab;
+pub mod grpc;
 pub mod gzip;
 pub mod hpack;
 pub mod inbox;

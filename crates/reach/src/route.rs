@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{Method, Request, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use tarbet_link::handshake::Purpose;
 use tarbet_link::{Address, Body, ByteStream, Caller, Dialer, LinkError, Reached, Target};
 use tarbet_telemetry::codes::reach;
@@ -33,6 +33,33 @@ const ATTEMPTS: usize = 6;
 const UNCERTAIN: usize = 2;
 /// How soon a gateway that is listed and does not answer is tried again.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// How long another gateway may go on looking for a way to the agent, in milliseconds. It is told with each
+/// request that goes through it, and goes no further.
+pub(crate) const WAIT: HeaderName = HeaderName::from_static("tarbet-wait");
+
+/// Until when a way may wait before it sends a request on; among the request's extensions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Until(pub(crate) Instant);
+
+impl Until {
+    /// What a request says, else so long from now.
+    pub(crate) fn of(request: &Request<Body>, longest: Duration) -> Instant {
+        request.extensions().get::<Self>().map_or_else(|| Instant::now() + longest, |until| until.0)
+    }
+
+    /// What another gateway said of a request, within what is usual here.
+    pub(crate) fn take(headers: &mut HeaderMap, longest: Duration) -> Self {
+        let told = headers.remove(WAIT).and_then(|value| value.to_str().ok()?.parse().ok());
+        Self(Instant::now() + told.map_or(longest, |told| longest.min(Duration::from_millis(told))))
+    }
+
+    /// For another gateway.
+    fn tell(self, headers: &mut HeaderMap) {
+        let left = self.0.saturating_duration_since(Instant::now()).as_millis();
+        headers.insert(WAIT, HeaderValue::from(u64::try_from(left).unwrap_or(u64::MAX)));
+    }
+}
 
 /// Why a request did not reach its site.
 #[derive(Debug, thiserror::Error)]
@@ -145,6 +172,15 @@ fn is_unknown(error: &LinkError) -> bool {
     }
 }
 
+/// Whether a link is there and will not take the request: others may, if they are there as well.
+fn is_no_way(error: &LinkError) -> bool {
+    match error {
+        LinkError::Busy { .. } => true,
+        LinkError::Denied(denial) => denial.untouched && denial.code == reach::SERVICE_NOT_OFFERED.id,
+        _ => false,
+    }
+}
+
 /// Whether a request does nothing that may not be done twice. A request that changes its protocol
 /// may do anything whatever its method: `exec` is a GET.
 fn is_harmless(parts: &http::request::Parts, empty: bool) -> bool {
@@ -243,9 +279,10 @@ impl Router {
         deadline: Instant,
         story: &Story,
     ) -> Result<Response<Body>, RouteError> {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         let lender = Lender::new(body);
         let harmless = is_harmless(&parts, lender.is_empty());
+        parts.extensions.insert(Until(deadline));
         let target = parts.extensions.get::<Target>().cloned();
         let errand = Errand { harmless, purpose: Purpose::General };
         self.attempt(site, deadline, errand, story, |way, via| {
@@ -253,6 +290,7 @@ impl Router {
             let mut parts = parts.clone();
             if let (Some(via), Some(target)) = (via, &target) {
                 parts.extensions.insert(through(via, target));
+                Until(deadline).tell(&mut parts.headers);
             }
             async move {
                 let Some(body) = body else {
@@ -302,9 +340,8 @@ impl Router {
         let Errand { harmless, purpose } = errand;
         let mut uncertain = if harmless { UNCERTAIN } else { 0 };
         loop {
-            // A link that is full is no reason to wait for another one.
-            let patience =
-                if matches!(last, Some(LinkError::Busy { .. })) { Instant::now() } else { deadline };
+            // A link that is full is no reason to wait for another one, nor is an agent that lacks the service.
+            let patience = if last.as_ref().is_some_and(is_no_way) { Instant::now() } else { deadline };
             let found = self.find(site, purpose, &tried, patience, story).await;
             let Found { way, link, place } = match (found, last) {
                 (Ok(found), _) => found,
@@ -394,8 +431,16 @@ impl Router {
         tried: &[LinkId],
     ) -> Result<Elsewhere, RouteError> {
         let Some(registry) = &self.registry else { return Ok(self.find_beside(site, tried).await) };
-        let remotes = registry.elsewhere(site).await;
-        let mut remotes = remotes.map_err(|source| RouteError::Registry { site: site.clone(), source })?;
+        let mut remotes = match registry.elsewhere(site).await {
+            Ok(remotes) => remotes,
+            // Those of another make are found in a place of their own.
+            Err(source) => {
+                return match self.find_beside(site, tried).await {
+                    Elsewhere::Nobody => Err(RouteError::Registry { site: site.clone(), source }),
+                    found => Ok(found),
+                };
+            }
+        };
         remotes.sort_by_key(|remote| remote.purpose != purpose);
         let mut outcome = Elsewhere::Nobody;
         let mut silent: Vec<String> = Vec::new();

@@ -53,7 +53,7 @@ pub struct AgentConfig {
     #[serde(skip)]
     pub cluster: ClusterFlags,
     /// Services of other programs at the site, by name: `unix:///path` or `host:port`. A policy file
-    /// must name them among its services.
+    /// must name them among its services. Under the full name of a gRPC service its calls are passed on.
     pub offers: BTreeMap<String, String>,
     /// How long a TCP connection inside the site may take.
     #[serde(with = "humantime_serde")]
@@ -97,6 +97,9 @@ pub struct AtKas {
     pub tls_server_name: Option<String>,
     /// Takes any certificate. For a trial only.
     pub insecure_skip_tls_verify: bool,
+    /// Methods of gRPC services among `offers`, by the full name of the service: a kas sends an agent only
+    /// calls of methods that it announced. Links to our own gateways need no such list.
+    pub methods: BTreeMap<String, Vec<String>>,
 }
 
 /// What the environment says that is no setting of ours.

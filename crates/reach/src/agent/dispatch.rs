@@ -80,6 +80,12 @@ impl Dispatcher {
         self.services.keys().cloned().chain(key).collect()
     }
 
+    /// The gRPC services that are offered, with their methods.
+    fn methods(&self) -> Vec<(String, Vec<String>)> {
+        let services = self.services.iter().map(|(name, service)| (name.clone(), service.methods()));
+        services.filter(|(_, methods)| !methods.is_empty()).collect()
+    }
+
     pub(super) fn callers(&self) -> Option<&Callers> {
         self.callers.as_ref()
     }
@@ -144,6 +150,11 @@ impl Door {
     /// The names of what is offered.
     pub fn offered(&self) -> Vec<String> {
         self.dispatcher.offered()
+    }
+
+    /// The gRPC services among them that say which methods they have.
+    pub fn methods(&self) -> Vec<(String, Vec<String>)> {
+        self.dispatcher.methods()
     }
 
     pub(super) fn end_to_end(dispatcher: Arc<Dispatcher>, caller: Option<Caller>) -> Self {

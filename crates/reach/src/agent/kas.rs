@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::grpc_module::GrpcModule;
 use super::{AgentConfig, Door};
 use crate::kas::agent::{KasAgent, KasAgentConfig, KasAgentStatus, Services, connector, kas_address};
 use crate::kas::kubernetes::KubernetesApi;
@@ -90,7 +91,9 @@ pub(super) async fn join(config: &AgentConfig, join: Join) -> Result<Joined, Pro
     let invalid = |message: String| Problem::new(&ground::CONFIG_INVALID, message).at("start of the agent");
     let address = kas_address(&address)
         .map_err(|error| invalid(format!("`{address}` is no address of a kas.")).because(chain(&error)))?;
-    if !door.offered().iter().any(|name| name == KUBERNETES) {
+    let kubernetes = door.offered().iter().any(|name| name == KUBERNETES);
+    let modules = door.methods();
+    if !kubernetes && modules.is_empty() {
         return Err(invalid(
             "The agent has no Kubernetes API to offer, and a kas asks for nothing else.".into(),
         )
@@ -119,16 +122,23 @@ pub(super) async fn join(config: &AgentConfig, join: Join) -> Result<Joined, Pro
         Problem::new(&ground::CERTIFICATE_UNUSABLE, "The authority's certificate cannot be used.")
             .because(chain(&error))
     })?;
-    let upstream = Arc::new(Upstream(door));
+    let door = Arc::new(door);
+    let upstream = Arc::new(Upstream(Arc::clone(&door)));
     kas.meta = AgentMeta {
         version: env!("CARGO_PKG_VERSION").into(),
         pod_namespace: pod.namespace,
         pod_name: pod.name,
-        kubernetes_version: version(&upstream).await,
+        kubernetes_version: if kubernetes { version(&upstream).await } else { None },
         ..AgentMeta::default()
     };
     let product = kas.user_agent.clone();
-    let services = Services::default().with(KubernetesApi::new(kas.prefix, product, upstream));
+    let mut services = Services::default();
+    if kubernetes {
+        services = services.with(KubernetesApi::new(kas.prefix, product, upstream));
+    }
+    for (name, methods) in modules {
+        services = services.with(GrpcModule::new(name, methods, Arc::clone(&door)));
+    }
     tracing::info!(kas = %address, "The agent joins a kas.");
     let agent = KasAgent::new(kas, Arc::new(connector), services);
     let status = agent.status();
@@ -145,7 +155,7 @@ fn tell(part: &Part, status: &KasAgentStatus) {
 }
 
 /// What comes through tunnels, judged by the policy like everything else.
-struct Upstream(Door);
+struct Upstream(Arc<Door>);
 
 impl Caller for Upstream {
     fn call(&self, request: Request<Body>) -> BoxFuture<'_, Result<Response<Body>, LinkError>> {

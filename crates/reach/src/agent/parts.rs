@@ -16,7 +16,7 @@ use super::offered::Offered;
 use super::policy::Policy;
 use super::tcp::Tcp;
 use super::{Info, Service};
-use crate::kas::Prefix;
+use crate::kas::{MethodPath, Prefix};
 
 /// Gives the token of the moment: its file may change.
 pub(super) type TokenSource = Arc<dyn Fn() -> Result<Secret, Problem> + Send + Sync>;
@@ -131,13 +131,26 @@ pub(super) async fn services(
     {
         services.push(Arc::new(Kubernetes::new(kube)?));
     }
+    let unfit = |name: &str, cause: String| {
+        Problem::new(&ground::CONFIG_INVALID, format!("The service `{name}` cannot be offered."))
+            .at("start of the agent")
+            .because(cause)
+    };
     for (name, place) in &config.offers {
-        let offered = Offered::new(name, place, config.connect_timeout).map_err(|cause| {
-            Problem::new(&ground::CONFIG_INVALID, format!("The service `{name}` cannot be offered."))
-                .at("start of the agent")
-                .because(cause)
-        })?;
-        services.push(Arc::new(offered));
+        let offered = Offered::new(name, place, config.connect_timeout);
+        let offered = offered.map_err(|cause| unfit(name, cause))?;
+        let methods = config.kas.methods.get(name).map_or(&[][..], Vec::as_slice);
+        services.push(Arc::new(offered.announcing(methods)));
+    }
+    for (name, methods) in &config.kas.methods {
+        if !config.offers.contains_key(name) {
+            return Err(unfit(name, "agent.kas.methods names it, and agent.offers does not".into()));
+        }
+        if let Some(odd) =
+            methods.iter().find(|method| MethodPath::parse(&format!("/{name}/{method}")).is_err())
+        {
+            return Err(unfit(name, format!("`{odd}` is no name of a gRPC method")));
+        }
     }
     let names: Vec<String> =
         services.iter().map(|service| service.name().to_owned()).filter(|name| policy.offers(name)).collect();

@@ -77,6 +77,8 @@ pub(super) fn router(hub: Arc<Hub>) -> Router {
         .route("/v1/requests/{id}", get(requests::story))
         .route("/v1/whoami", post(whoami).get(whoami))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&hub), record::changes))
+        // Calls to agents are on record like all requests to sites.
+        .fallback(super::kas::to_agent)
         .with_state(hub)
 }
 

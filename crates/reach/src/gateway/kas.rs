@@ -6,6 +6,7 @@
 
 mod beside;
 pub(super) mod callers;
+mod calls;
 pub(super) mod cors;
 mod host;
 mod limit;
@@ -47,6 +48,7 @@ use crate::local::{Held, LinkId};
 use crate::names::SiteName;
 
 pub(super) use beside::Beside;
+pub(super) use calls::to_agent;
 pub(super) use services::routes;
 
 /// An agent opens its next tunnel right after each call, so a gap this short means nothing.

@@ -20,7 +20,7 @@ use crate::forward::{Forwarder, Onward, link_denial};
 use crate::local::Held;
 use crate::peers::receive_peer;
 use crate::quota::Permit;
-use crate::route::instructed;
+use crate::route::{Until, instructed};
 use crate::story::{Step, Story, Subject};
 
 /// The service by which gateways ask each other for the story of a request.
@@ -120,6 +120,8 @@ impl Onward for ByInstruction {
         let (held, inner) = self.follow(&target)?;
         let story = self.story(&held, &inner, Some(&request));
         request.extensions_mut().insert(inner);
+        let until = Until::take(request.headers_mut(), self.0.config().max_wait);
+        request.extensions_mut().insert(until);
         match held.way.call(request).await {
             Ok(response) => {
                 story.note(Step::Answered(response.status().as_u16()));

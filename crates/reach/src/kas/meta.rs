@@ -9,6 +9,7 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STAN
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tonic::Status;
 
+use super::private::AGENT_ID;
 use super::proto::prototool::Values;
 
 /// Metadata as the frames carry it: lower-case keys, all values in order, `-bin` values raw.
@@ -135,6 +136,13 @@ pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
     let token = token.trim();
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+/// The agent that a call is for: exactly one number.
+pub fn agent_id(headers: &HeaderMap) -> Option<i64> {
+    let mut ids = headers.get_all(AGENT_ID).iter();
+    let (Some(id), None) = (ids.next(), ids.next()) else { return None };
+    id.to_str().ok()?.parse().ok()
 }
 
 #[cfg(test)]

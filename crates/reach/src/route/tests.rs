@@ -294,3 +294,139 @@ async fn a_listed_gateway_that_never_answers_is_named() {
     assert!(problem.to_string().contains("entry gateway → grpc://far"), "{problem}");
     assert!(problem.cause.contains("the connection could not be made"), "{}", problem.cause);
 }
+
+/// A way that tells what it was asked, and until when it may wait.
+struct Asked {
+    until: std::sync::Mutex<Option<Instant>>,
+    answer: fn() -> Result<Response<Body>, LinkError>,
+}
+
+impl Asked {
+    fn new(answer: fn() -> Result<Response<Body>, LinkError>) -> Arc<Self> {
+        Arc::new(Self { until: std::sync::Mutex::default(), answer })
+    }
+
+    fn held(self: &Arc<Self>) -> Arc<Held> {
+        Arc::new(Held {
+            id: LinkId::fresh(),
+            site: rig::site("lab"),
+            services: Vec::new(),
+            agent: "test".into(),
+            key: None,
+            token_id: None,
+            since: Timestamp::UNIX_EPOCH,
+            way: Arc::clone(self) as Arc<dyn Way>,
+        })
+    }
+}
+
+impl Caller for Asked {
+    fn call(&self, request: Request<Body>) -> BoxFuture<'_, Result<Response<Body>, LinkError>> {
+        *self.until.lock().unwrap() = request.extensions().get::<Until>().map(|until| until.0);
+        let answer = (self.answer)();
+        Box::pin(async move { answer })
+    }
+}
+
+impl Dialer for Asked {
+    fn open_with(&self, _: Target, _: Bytes) -> BoxFuture<'_, Result<ByteStream, LinkError>> {
+        Box::pin(async { Err(LinkError::Draining) })
+    }
+}
+
+impl Way for Asked {
+    fn drain(&self) {}
+
+    fn dismiss(&self, _: tarbet_link::handshake::Refusal) {}
+}
+
+fn lacks() -> Result<Response<Body>, LinkError> {
+    let id = codes::reach::SERVICE_NOT_OFFERED.id;
+    let denial = tarbet_link::Denial::new(http::StatusCode::NOT_FOUND, id, "It is not offered.");
+    Err(LinkError::Denied(Box::new(denial.untouched())))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_way_is_told_until_when_the_request_waits() {
+    let (local, router) = alone();
+    let deadline = Instant::now() + WAIT;
+    let waiting = tokio::spawn({
+        let router = router.clone();
+        async move {
+            router
+                .call(&rig::site("lab"), rig::request("POST", "/", ""), deadline, &rig::story("lab"))
+                .await
+                .map(drop)
+        }
+    });
+    while local.awaited().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    // Half of its time is over when an agent comes; only the other half is left.
+    tokio::time::advance(WAIT / 2).await;
+    let way = Asked::new(|| Ok(Response::new(Body::empty())));
+    local.add(way.held());
+    waiting.await.unwrap().unwrap();
+    assert_eq!(*way.until.lock().unwrap(), Some(deadline));
+}
+
+#[test]
+fn another_gateway_is_told_how_long_and_waits_no_longer_than_it_would() {
+    let start = Instant::now();
+    let mut headers = HeaderMap::new();
+    Until(start + Duration::from_hours(1)).tell(&mut headers);
+    assert!(headers.contains_key(super::WAIT));
+    let Until(most) = Until::take(&mut headers, WAIT);
+    assert!(most <= Instant::now() + WAIT && headers.is_empty());
+    headers.insert(super::WAIT, "5000".parse().unwrap());
+    let Until(told) = Until::take(&mut headers, Duration::from_hours(1));
+    assert!(told <= Instant::now() + Duration::from_secs(5));
+    for odd in ["", "-1", "x", "1.5"] {
+        headers.insert(super::WAIT, odd.parse().unwrap());
+        let Until(usual) = Until::take(&mut headers, WAIT);
+        assert!(usual >= start + WAIT, "{odd}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_agent_lacks_another_may_have_and_nobody_waits_for_a_third() {
+    let (local, router) = alone();
+    local.add(Asked::new(lacks).held());
+    let begun = Instant::now();
+    let error = call(&router, rig::request("POST", "/", "x")).await.unwrap_err();
+    assert_eq!(error.problem().code, codes::reach::SERVICE_NOT_OFFERED.id);
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    let world = World::named("newer");
+    let _joined = add(&local, &world).await;
+    for _ in 0..4 {
+        assert_eq!(call(&router, rig::request("POST", "/", "x")).await.unwrap(), "newer/x");
+    }
+}
+
+/// Gateways of another make that have the site.
+struct Others(Arc<Asked>);
+
+impl Beside for Others {
+    fn way<'a>(&'a self, _: &'a SiteName) -> BoxFuture<'a, Option<Neighbour>> {
+        let way = Arc::clone(&self.0) as Arc<dyn Way>;
+        Box::pin(async move { Some(Neighbour { link: LinkId::fresh(), at: "there".into(), way }) })
+    }
+
+    fn follow(&self, _: &SiteName) -> Box<dyn Send> {
+        Box::new(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn gateways_of_another_make_are_asked_while_the_registry_is_away() {
+    let (local, backend) = (LocalLinks::default(), Unreliable::default());
+    let store = Store::new(backend.clone());
+    let registry = Registry::new(&store, "a", "grpc://a", local.clone(), Rhythm::default(), Timestamp::now());
+    let router = Router::new(local, Some(registry.unwrap()), rig::no_peers(), CancellationToken::new());
+    backend.set_down(true);
+    let error = call(&router, rig::request("GET", "/", "")).await.unwrap_err();
+    assert_eq!(error.problem().code, codes::reach::REGISTRY_UNAVAILABLE.id);
+    let others = Others(Asked::new(|| Ok(Response::new(Body::from("theirs")))));
+    let router = router.beside(Some(Arc::new(others)));
+    assert_eq!(call(&router, rig::request("GET", "/", "")).await.unwrap(), "theirs");
+}

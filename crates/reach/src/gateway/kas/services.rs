@@ -94,7 +94,8 @@ pub(super) fn answer<M: Message>(answered: Result<M, Status>) -> Response {
     response
 }
 
-fn admit(hub: &Hub, headers: &HeaderMap) -> Result<(), Status> {
+/// Whether GitLab calls.
+pub(super) fn admit(hub: &Hub, headers: &HeaderMap) -> Result<(), Status> {
     let refused = || Status::unauthenticated("GitLab → gateway: JWT validation failed");
     let token = meta::bearer(headers).ok_or_else(refused)?;
     let Some(callers) = &hub.kas.callers else {

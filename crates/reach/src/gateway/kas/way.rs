@@ -1,11 +1,11 @@
 //! All tunnels of one agent as one way to its site.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use tarbet_link::handshake::{Refusal, RefusalCode};
 use tarbet_link::{Body, ByteStream, Caller, Denial, Dialer, LinkError, Target};
@@ -16,14 +16,20 @@ use tonic::Status;
 
 use super::PRODUCT;
 use crate::gateway::{Hub, kube};
-use crate::kas::kubernetes::{AgentCaller, RequestOptions, denied, trace};
+use crate::kas::inbox::Inbox;
+use crate::kas::kubernetes::{RequestOptions, denied, send_on, trace};
+use crate::kas::{Call, MethodPath, Rpc, TunnelPool, grpc};
 use crate::local::Way;
 use crate::metrics::GatewayMetrics;
+use crate::route::Until;
 
 const HOP: &str = "gateway → agent";
 
 pub(super) struct KasWay {
-    caller: AgentCaller,
+    hub: Weak<Hub>,
+    pool: TunnelPool,
+    agent: i64,
+    options: RequestOptions,
     /// The last tunnel left.
     gone: CancellationToken,
     metrics: GatewayMetrics,
@@ -35,23 +41,75 @@ impl KasWay {
     pub(super) fn new(hub: &Arc<Hub>, agent: i64, gone: CancellationToken) -> Self {
         let options =
             RequestOptions { prefix: hub.kas.prefix, impersonation: None, product: PRODUCT.to_owned() };
-        let pool = hub.kas.pool.clone();
-        let caller = AgentCaller { pool, agent, max_wait: hub.config().max_wait, options };
-        Self { caller, gone, metrics: hub.metrics.clone(), leaving: hub.leaving.clone() }
+        Self {
+            hub: Arc::downgrade(hub),
+            pool: hub.kas.pool.clone(),
+            agent,
+            options,
+            gone,
+            metrics: hub.metrics.clone(),
+            leaving: hub.leaving.clone(),
+        }
     }
 
-    async fn send(&self, request: Request<Body>) -> Result<Response<Body>, LinkError> {
-        let metadata = trace(request.headers());
+    /// Waits for a tunnel, as long as the request may.
+    async fn open(
+        &self,
+        method: &MethodPath,
+        metadata: &HeaderMap,
+        until: Instant,
+    ) -> Result<Call, LinkError> {
         let begun = Instant::now();
         let found = tokio::select! {
             biased;
-            call = self.caller.open(&metadata) => call.map_err(|status| denied(&status)),
+            call = self.pool.open(self.agent, method, metadata, until) => call.map_err(|status| denied(&status)),
             () = self.gone.cancelled() => Err(lost()),
             () = self.leaving.cancelled() => Err(draining()),
         };
         self.metrics.looked_for_tunnel(found.is_ok(), begun.elapsed());
-        let call = found?;
-        self.caller.send_on(call, request).await
+        found
+    }
+
+    fn until(&self, request: &Request<Body>) -> Instant {
+        let longest = self.hub.upgrade().map(|hub| hub.config().max_wait);
+        Until::of(request, longest.unwrap_or_default())
+    }
+
+    async fn send(&self, request: Request<Body>) -> Result<Response<Body>, LinkError> {
+        let method = MethodPath::of(Rpc::MakeRequest, self.options.prefix);
+        let call = self.open(&method, &trace(request.headers()), self.until(&request)).await?;
+        send_on(call, request, &self.options).await
+    }
+
+    async fn pass_on(
+        &self,
+        method: &MethodPath,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, LinkError> {
+        let until = self.until(&request);
+        let (metadata, requests) = match take_apart(request) {
+            Ok(parts) => parts,
+            Err(answer) => return Ok(*answer),
+        };
+        let call = self.open(method, &metadata, until).await?;
+        Ok(grpc::carry(call, requests).await)
+    }
+}
+
+/// The gRPC method that a request is for; `None` if it is one to the Kubernetes API.
+pub(super) fn called(request: &Request<Body>) -> Result<Option<MethodPath>, LinkError> {
+    let target = request.extensions().get::<Target>();
+    let Some(target) = target.filter(|target| target.name() != kube::SERVICE) else { return Ok(None) };
+    let meant = grpc::method(request).filter(|method| method.service() == target.name());
+    meant.map(Some).ok_or_else(|| not_offered(target.name()))
+}
+
+/// The metadata and the messages of a gRPC call; the answer, if they cannot be read.
+pub(super) fn take_apart(request: Request<Body>) -> Result<(HeaderMap, Inbox), Box<Response<Body>>> {
+    let (head, body) = request.into_parts();
+    match Inbox::new(&head.headers, body) {
+        Ok(requests) => Ok((head.headers, requests)),
+        Err(error) => Err(Box::new(grpc::only_status(HeaderMap::new(), &error.into()))),
     }
 }
 
@@ -68,7 +126,8 @@ pub(super) fn draining() -> LinkError {
 }
 
 pub(super) fn not_offered(target: &str) -> LinkError {
-    let text = format!("An agent of the kas protocol carries the Kubernetes API only, not `{target}`.");
+    let text =
+        format!("An agent of the kas protocol carries gRPC and the Kubernetes API only, not `{target}`.");
     let denial = Denial::new(StatusCode::NOT_FOUND, reach::SERVICE_NOT_OFFERED.id, text);
     LinkError::Denied(Box::new(denial.at(HOP)))
 }
@@ -94,9 +153,8 @@ fn is_lost(error: &LinkError) -> bool {
 impl Caller for KasWay {
     fn call(&self, request: Request<Body>) -> BoxFuture<'_, Result<Response<Body>, LinkError>> {
         async move {
-            let target = request.extensions().get::<Target>();
-            if let Some(target) = target.filter(|target| target.name() != kube::SERVICE) {
-                return Err(not_offered(target.name()));
+            if let Some(method) = called(&request)? {
+                return self.pass_on(&method, request).await;
             }
             let copy = again(&request);
             match (self.send(request).await, copy) {
@@ -131,6 +189,6 @@ impl Way for KasWay {
             RefusalCode::Credential | RefusalCode::Revoked => Status::unauthenticated(refusal.text),
             _ => Status::unavailable(refusal.text),
         };
-        self.caller.pool.evict(self.caller.agent, None, &status);
+        self.pool.evict(self.agent, None, &status);
     }
 }

@@ -60,12 +60,7 @@ where
     let (head, body) = request.into_parts();
     let method =
         MethodPath::parse(head.uri.path()).map_err(|error| Status::invalid_argument(error.to_string()))?;
-    let mut ids = head.headers.get_all(AGENT_ID).iter();
-    let agent = match (ids.next().and_then(|id| id.to_str().ok()), ids.next()) {
-        (Some(id), None) => id.parse().ok(),
-        _ => None,
-    };
-    let agent = agent.ok_or_else(|| {
+    let agent = meta::agent_id(&head.headers).ok_or_else(|| {
         Status::invalid_argument(format!(
             "gateway → gateway: exactly one `{AGENT_ID}` with a number is needed"
         ))

@@ -12,20 +12,21 @@ use http::{HeaderMap, Request, Response};
 use tarbet_link::handshake::Refusal;
 use tarbet_link::{Body, ByteStream, Caller, Dialer, LinkError, Target};
 use tokio::time::Instant;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::Inner;
 use crate::gateway::kas::PRODUCT;
-use crate::gateway::kas::way::{draining, lost, not_offered};
-use crate::gateway::kube;
+use crate::gateway::kas::way::{called, draining, lost, not_offered, take_apart};
 use crate::kas::call::Call;
+use crate::kas::grpc;
 use crate::kas::kubernetes::{RequestOptions, denied, send_on, trace};
 use crate::kas::prefix::{MethodPath, Rpc};
 use crate::kas::private::Knock;
 use crate::local::Way;
 use crate::names::SiteName;
+use crate::route::Until;
 
-/// How long the original waits for a tunnel.
+/// How long the original waits for a tunnel, and so does a request that says nothing of it.
 const LONGEST: Duration = Duration::from_secs(20);
 /// The next replica is asked when the one before has not answered for so long.
 const NEXT: Duration = Duration::from_millis(10);
@@ -48,6 +49,8 @@ struct Runner {
     asked: bool,
     pause: Duration,
     not_before: Instant,
+    /// It said that its agent does not offer the method.
+    lacks: bool,
 }
 
 impl Through {
@@ -56,9 +59,18 @@ impl Through {
     }
 
     async fn send(&self, request: Request<Body>) -> Result<Response<Body>, LinkError> {
-        let metadata = trace(request.headers());
-        let call = self.open(&metadata).await?;
+        let until = Until::of(&request, LONGEST);
+        if let Some(method) = called(&request)? {
+            let (metadata, requests) = match take_apart(request) {
+                Ok(parts) => parts,
+                Err(answer) => return Ok(*answer),
+            };
+            let call = self.open(&method, &metadata, until).await?;
+            return Ok(grpc::carry(call, requests).await);
+        }
         let (prefix, product) = (self.inner.prefix, PRODUCT.to_owned());
+        let method = MethodPath::of(Rpc::MakeRequest, prefix);
+        let call = self.open(&method, &trace(request.headers()), until).await?;
         let options = RequestOptions { prefix, impersonation: None, product };
         send_on(call, request, &options).await
     }
@@ -66,10 +78,13 @@ impl Through {
     /// Asks one replica after the other, all of them at once in the end, and takes the first tunnel; those
     /// that others offered go back unharmed. An agent that comes to one of our own gateways meanwhile is
     /// looked for there.
-    async fn open(&self, metadata: &HeaderMap) -> Result<Call, LinkError> {
+    async fn open(
+        &self,
+        method: &MethodPath,
+        metadata: &HeaderMap,
+        deadline: Instant,
+    ) -> Result<Call, LinkError> {
         let (inner, site) = (&self.inner, &self.site);
-        let method = MethodPath::of(Rpc::MakeRequest, inner.prefix);
-        let deadline = Instant::now() + LONGEST;
         let waiting = inner.local.wait_for(site);
         let mut runners: HashMap<String, Runner> = HashMap::new();
         let mut knocks = FuturesUnordered::new();
@@ -77,13 +92,18 @@ impl Through {
             let ring = waiting.ring();
             let now = Instant::now();
             for url in inner.book.holders(self.agent).await {
-                runners.entry(url).or_insert(Runner { asked: false, pause: FIRST_PAUSE, not_before: now });
+                runners.entry(url).or_insert(Runner {
+                    asked: false,
+                    pause: FIRST_PAUSE,
+                    not_before: now,
+                    lacks: false,
+                });
             }
             let mut ready =
                 runners.iter_mut().filter(|(_, runner)| !runner.asked && runner.not_before <= now);
             if let Some((url, runner)) = ready.next() {
                 runner.asked = true;
-                let (url, method) = (url.clone(), &method);
+                let url = url.clone();
                 knocks.push(async move {
                     let knocked = inner.doors.knock_at(&url, method, self.agent, metadata).await;
                     (url, knocked)
@@ -96,9 +116,13 @@ impl Through {
                     Err(status) => {
                         tracing::debug!(%site, url, cause = status.message(), "A replica has no tunnel for us.");
                         if let Some(runner) = runners.get_mut(&url) {
+                            runner.lacks = status.code() == Code::Unimplemented;
                             runner.asked = false;
                             runner.not_before = Instant::now() + runner.pause;
                             runner.pause = (runner.pause * 2).min(LONGEST_PAUSE);
+                        }
+                        if runners.values().all(|runner| runner.lacks) {
+                            return Err(denied(&status));
                         }
                     }
                 },
@@ -118,14 +142,7 @@ impl Through {
 
 impl Caller for Through {
     fn call(&self, request: Request<Body>) -> BoxFuture<'_, Result<Response<Body>, LinkError>> {
-        async move {
-            let target = request.extensions().get::<Target>();
-            match target.filter(|target| target.name() != kube::SERVICE) {
-                Some(target) => Err(not_offered(target.name())),
-                None => self.send(request).await,
-            }
-        }
-        .boxed()
+        self.send(request).boxed()
     }
 }
 

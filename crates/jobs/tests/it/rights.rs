@@ -1,5 +1,6 @@
 //! The definitions and rights in deploy/ are those the controller needs, and no more.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::rig::{Rig, Running, SOON, clusters, effort};
@@ -7,6 +8,7 @@ use kube::Client;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 use tarbet_cluster::Source;
+use tarbet_jobs::client::{Requests, verdict};
 use tarbet_jobs::machine::Phase;
 use tarbet_jobs::{Config, Controller, JobMetrics, LeaderElection, Remote};
 use tarbet_telemetry::{Health, Metrics};
@@ -55,7 +57,16 @@ async fn the_whole_life_fits_into_the_least_rights() {
     public.run(&[&bind[..], &["--clusterrole=tarbet-jobs-events", account]].concat()).await.unwrap();
     let local = as_account(&pair.private, &rig.namespace, "tarbet-jobs").await;
     let remote = as_account(&pair.public, "tarbet-jobs", "tarbet-jobs").await;
-    whole_life(&rig, local, remote).await;
+    // Who asks is refused by the public cluster until somebody there lets them.
+    public.run(&["create", "serviceaccount", "asker", "-n", &rig.tenant]).await.unwrap();
+    let asker = Requests::new(as_account(&pair.public, &rig.tenant, "asker").await, Some(&rig.tenant));
+    let refused = asker.submit("build", BTreeMap::new(), Some("asked")).await.unwrap_err();
+    assert!(refused.cause.contains("cannot create resource"), "{refused:?}");
+    let account = format!("--serviceaccount={}:asker", rig.tenant);
+    let bind =
+        ["create", "rolebinding", "requesters", "-n", &rig.tenant, "--clusterrole=tarbet-jobs-requester"];
+    public.run(&[&bind[..], &[&account]].concat()).await.unwrap();
+    whole_life(&rig, local, remote, &asker).await;
 
     // The rest of the private side is at least what an API server takes.
     private.run(&["create", "namespace", "internal-services"]).await.unwrap();
@@ -73,7 +84,11 @@ async fn the_charts_of_both_sides_give_what_the_controller_needs() {
     // The public side: its own release name, so that two may stand side by side.
     let (far, namespaces) = (chart("tarbet-jobs-remote"), format!("namespaces={{{}}}", rig.tenant));
     let at = ["-n", &rig.tenant, "--skip-crds", "--set", &namespaces, "--set", "events=true"];
-    there.run(&[&["install", &rig.namespace, &far][..], &at].concat()).await.unwrap();
+    let asker = format!("requesters[0].namespace={},requesters[0].serviceAccount=asker", rig.tenant);
+    let values = [&at[..], &["--set", &asker]].concat();
+    there.run(&[&["install", &rig.namespace, &far][..], &values].concat()).await.unwrap();
+    pair.public.kubectl().run(&["create", "serviceaccount", "asker", "-n", &rig.tenant]).await.unwrap();
+    let asker = Requests::new(as_account(&pair.public, &rig.tenant, "asker").await, Some(&rig.tenant));
     let near = chart("tarbet-jobs");
     let values = json!({
         "remotes": [{ "name": "public", "kubeconfigSecret": "public-kubeconfig" }],
@@ -94,7 +109,7 @@ async fn the_charts_of_both_sides_give_what_the_controller_needs() {
 
     let local = as_account(&pair.private, &rig.namespace, "jobs").await;
     let remote = as_account(&pair.public, &rig.tenant, &rig.namespace).await;
-    whole_life(&rig, local, remote).await;
+    whole_life(&rig, local, remote, &asker).await;
     there.run(&["uninstall", &rig.namespace, "-n", &rig.tenant]).await.unwrap();
     here.run(&["uninstall", "jobs", "-n", &rig.namespace]).await.unwrap();
 
@@ -103,16 +118,49 @@ async fn the_charts_of_both_sides_give_what_the_controller_needs() {
         json!({}),
         json!({ "remotes": [{ "name": "x" }] }),
         json!({ "remotes": [{ "name": "x", "site": "s", "kubeconfigSecret": "k" }] }),
-        json!({ "remotes": [{ "name": "x", "site": "s" }], "replica": 3 }),
+        by_site(json!({ "replica": 3 })),
+        by_site(json!({ "gateway": {} })),
+        by_site(json!({ "gateway": { "secret": "s" } })),
+        by_site(json!({ "gateway": { "url": "https://g" } })),
     ] {
         let file = folder.write("wrong.yaml", &wrong.to_string()).unwrap().display().to_string();
         assert!(here.run(&["template", "jobs", &near, "-f", &file]).await.is_err(), "{wrong}");
     }
+    // The authority of the gateway's certificate may be one that everybody knows.
+    for (ca, named) in [(json!({}), true), (json!({ "ca": true }), true), (json!({ "ca": false }), false)] {
+        let mut gateway = json!({ "url": "https://g", "secret": "s" });
+        gateway.as_object_mut().unwrap().extend(ca.as_object().unwrap().clone());
+        let values = by_site(json!({ "gateway": gateway }));
+        let file = folder.write("site.yaml", &values.to_string()).unwrap().display().to_string();
+        let made = here.run(&["template", "jobs", &near, "-f", &file]).await.unwrap();
+        assert!(made.contains("TARBET_TOKEN_FILE"), "{made}");
+        assert_eq!(made.contains("TARBET_CA_FILE"), named, "{ca}");
+    }
+}
+
+/// Values of the chart with a remote that is a site, and these besides.
+fn by_site(more: Value) -> Value {
+    let mut values = json!({
+        "remotes": [{ "name": "x", "site": "s" }], "gateway": { "url": "https://g", "secret": "s" },
+    });
+    for (name, value) in more.as_object().unwrap() {
+        values[name] = value.clone();
+    }
+    values
+}
+
+/// An account with the rights of those who ask makes a request and follows it to its end.
+async fn asks(asker: &Requests) {
+    // The API server notices new rights a moment later.
+    let submit = || asker.submit("build", BTreeMap::new(), Some("asked"));
+    eventually(SOON, "the rights of the one who asks", submit).await.unwrap();
+    let ended = asker.follow("asked", Some(SOON), |_| {}).await.unwrap();
+    assert!(verdict(&ended).is_none(), "{ended:?}");
 }
 
 /// A request that succeeds, one that is refused, one that is deleted, and events on both sides,
 /// with two accounts that may do nothing else.
-async fn whole_life(rig: &Rig, local: Client, remote: Client) {
+async fn whole_life(rig: &Rig, local: Client, remote: Client, asker: &Requests) {
     let pair = clusters().await;
     let config = Config {
         leader_election: LeaderElection { enabled: true, ..LeaderElection::default() },
@@ -126,6 +174,7 @@ async fn whole_life(rig: &Rig, local: Client, remote: Client) {
     let controller = Running::start(controller);
     let _tekton = rig.play_tekton();
 
+    asks(asker).await;
     rig.submit("good", json!({ "request": "build" })).await;
     rig.until("good", Phase::Succeeded).await;
     rig.submit("bad", json!({ "request": "none" })).await;

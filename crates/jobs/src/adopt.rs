@@ -4,6 +4,9 @@
 //! the request's name. Where one is still going when this controller takes its place, it is marked
 //! as ours instead of being made anew: remote, UID of the request, and our finalizer. From then on
 //! only those marks on the private cluster decide; nothing that a requester can write does.
+//!
+//! A remote may also have had another name, as one that is named after its URL has when that changes.
+//! Its runs carry our finalizer and the UID of a request that is there, and get the name it has now.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,7 +25,7 @@ use crate::names::{
     ANNOTATION_OWNER, ANNOTATION_OWNER_TYPE, LABEL_REMOTE, LABEL_TYPE, LABEL_UID, OWNER_TYPE, RUN_FINALIZER,
     label_value, run_name,
 };
-use crate::observe::RemoteSide;
+use crate::remote::RemoteSide;
 use crate::request::{Key, Request};
 use crate::run::Run;
 
@@ -41,6 +44,11 @@ impl Adopted {
     /// The adopted run of the request, if it has one.
     pub(crate) fn of(&self, request: &Request) -> Option<String> {
         self.map().get(&request.uid).filter(|(key, _)| *key == request.key).map(|(_, run)| run.clone())
+    }
+
+    /// The requests that have one.
+    pub(crate) fn keys(&self) -> Vec<Key> {
+        self.map().values().map(|(key, _)| key.clone()).collect()
     }
 
     /// Notes a run that was seen, or is gone. One without our finalizer was not adopted by us: its
@@ -81,7 +89,8 @@ impl Shared {
         let runs = self.local.runs_dynamic().list(&theirs).await;
         let mut runs = runs.map_err(|error| JobError::Local("list the PipelineRuns", error))?.items;
         runs.sort_by_key(|run| (run.creation_timestamp(), run.name_any()));
-        for run in runs.iter().filter(|run| is_of_another(run)) {
+        let mut unknown = 0;
+        for run in runs.iter().filter(|run| is_of_another(run) || self.is_of_no_remote(run)) {
             let owner = run.annotations().get(ANNOTATION_OWNER).and_then(|owner| owner.split_once('/'));
             let Some((namespace, name)) = owner else { continue };
             let only = ListParams::default().fields(&format!("metadata.name={name}"));
@@ -91,17 +100,35 @@ impl Shared {
                 Err(error) if class(&error) == Class::Refused => continue,
                 Err(error) => return Err(JobError::Remote("list the request", error)),
             };
-            let Some(object) = found.into_iter().next() else { continue };
+            let Some(object) = found.into_iter().next() else {
+                unknown += usize::from(self.is_of_no_remote(run));
+                continue;
+            };
             let place = format!("{}/{}", self.local.namespace, run.name_any());
             let said = object.data["status"]["pipelineRun"].as_str().map(str::to_owned);
             let request = Request::keep(&remote.name, object);
-            if self.adopted.of(&request).is_none()
-                && serves(run, &request, said.as_deref(), &place, self.remote_count())
-            {
+            let ours = if self.is_of_no_remote(run) {
+                let same = run.labels().get(LABEL_UID).is_some_and(|uid| *uid == label_value(&request.uid));
+                unknown += usize::from(!same);
+                same
+            } else {
+                serves(run, &request, said.as_deref(), &place, self.remote_count())
+            };
+            if ours && self.adopted.of(&request).is_none() {
                 self.take_in(run, &request).await?;
             }
         }
+        if unknown > 0 {
+            tracing::info!(remote = %remote.name, runs = unknown, "Runs of remotes that are not configured here are left alone.");
+        }
         Ok(())
+    }
+
+    /// Whether a run is one of ours for a remote that has no such name now.
+    fn is_of_no_remote(&self, run: &DynamicObject) -> bool {
+        let named = run.labels().get(LABEL_REMOTE);
+        finalizer::present(&run.metadata, RUN_FINALIZER)
+            && named.is_some_and(|named| !self.remote_names().any(|known| known == named))
     }
 
     async fn take_in(&self, run: &DynamicObject, request: &Request) -> Result<(), JobError> {
@@ -117,7 +144,7 @@ impl Shared {
             Ok(object) => {
                 if let Some(run) = crate::apply::keep(object) {
                     self.adopted.note(&run, false);
-                    tracing::info!(request = %request.key, run = %run.name, "Took over a run that another controller made.");
+                    tracing::info!(request = %request.key, run = %run.name, "Took over a run that was made under another name.");
                 }
                 Ok(())
             }

@@ -12,8 +12,8 @@ use crate::error::JobError;
 use crate::machine::{self, Ending, Phase, clip};
 use crate::metrics::Attempt;
 use crate::names::{REQUEST_FINALIZER, RUN_FINALIZER, run_name};
-use crate::observe::RemoteSide;
 use crate::policy::Order;
+use crate::remote::RemoteSide;
 use crate::request::{Key, Request};
 use crate::run::{Run, build};
 use crate::tekton::PipelineRun;
@@ -71,7 +71,7 @@ impl Shared {
         let Key { namespace, name, .. } = &request.key;
         match written {
             Ok(object) => {
-                remote.requests.refresh(namespace, name, Request::keep(&remote.name, object));
+                remote.wrote(namespace, name, Request::keep(&remote.name, object));
                 Ok(())
             }
             Err(error) if class(&error) == Class::Missing => Err(JobError::Gone),
@@ -261,7 +261,7 @@ impl Shared {
         self.logs.forget(&run).await.map_err(|error| JobError::Local("remove the kept log", error))
     }
 
-    fn run_of(&self, request: &Request) -> String {
+    pub(crate) fn run_of(&self, request: &Request) -> String {
         format!("{}/{}", self.local.namespace, self.adopted.run_name(request))
     }
 

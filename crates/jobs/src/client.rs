@@ -137,7 +137,7 @@ impl Requests {
         let phase = status.map_or(Phase::New, Phase::of);
         let cause = match phase {
             Phase::New => "no controller has taken it up",
-            Phase::Queued => "it still waits for its turn",
+            Phase::Queued => "it waits for its turn, or its run goes on",
             _ => "its run still goes on",
         };
         Problem::new(

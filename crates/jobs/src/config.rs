@@ -46,7 +46,7 @@ impl Default for Config {
 #[serde(deny_unknown_fields)]
 pub struct RemoteConfig {
     /// Its name, which is part of what makes a run unique. Controllers that share a namespace must
-    /// not share a remote's name, and it must not change while runs are there.
+    /// not share a remote's name. Runs under a name it had before are taken over at the start.
     pub name: String,
     /// Its kubeconfig, read again when it changes.
     #[serde(default)]

@@ -3,7 +3,7 @@
 //! One task watches each kind on each side, one runs the queue; all of them belong to the term of
 //! leadership and end with it. Nothing is kept over a term: the next one starts from the clusters.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,7 +12,6 @@ use futures::future::{BoxFuture, join_all};
 use kube::Client;
 use tarbet_cluster::{Change, Election, Events, Outcome, Queue, Term, Timings};
 use tarbet_telemetry::Health;
-use tarbet_telemetry::health::Part;
 use tokio::sync::watch as channel;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -23,14 +22,21 @@ use crate::crd::InternalServicesConfigSpec;
 use crate::error::JobError;
 use crate::fair::{Turn, Turns};
 use crate::logs::Logs;
+use crate::machine::Phase;
 use crate::metrics::JobMetrics;
-use crate::observe::{LocalSide, RemoteSide, Scope};
-use crate::plan::{PipelineSight, RunSight, Sight, Step, plan};
+use crate::observe::LocalSide;
+use crate::plan::{Known, PipelineSight, RunSight, Sight, Step, plan};
+use crate::remote::{Before, Owner, RemoteSide};
 use crate::request::{Key, Request};
 use crate::run::Run;
+use crate::scope::{Ledger, Scopes};
+use crate::signal::Signal;
 
 /// Steps of one look at a request: more than any way through the plan takes.
 const STEPS: usize = 24;
+
+/// How soon a request is looked at again that we have no rights to write.
+const UNHEARD: Duration = Duration::from_mins(1);
 
 /// Called with the name of each step before and after it is taken, to die there in tests.
 pub type Reached = Arc<dyn Fn(&str) + Send + Sync>;
@@ -114,6 +120,7 @@ impl Controller {
             remotes: remotes.collect(),
             queue: Queue::default(),
             turns: Mutex::default(),
+            ran: Mutex::default(),
             adopted: Adopted::default(),
             logs: Logs::new(self.local.clone(), &self.config.namespace, self.config.logs.clone()),
             events: events(&self.local),
@@ -141,6 +148,9 @@ pub(crate) struct Shared {
     remotes: Vec<RemoteSide>,
     queue: Queue<Work>,
     turns: Mutex<Turns<Key>>,
+    // The requests whose run was seen, by their UID: it is not made again, also if somebody removes
+    // it with force before its request says that it runs.
+    ran: Mutex<HashMap<Key, String>>,
     pub(crate) adopted: Adopted,
     pub(crate) logs: Logs,
     pub(crate) events: Events,
@@ -176,8 +186,9 @@ impl<T> From<Option<T>> for Asked<T> {
 
 impl Shared {
     async fn run(self: &Arc<Self>, health: &Health, workers: usize, stop: CancellationToken) {
-        let (scopes, scope) = channel::channel(Scope::All);
+        let (scopes, scope) = channel::channel(Scopes::default());
         let private = Signal::new(health, "private cluster");
+        private.expects(["runs", "pipelines", "configuration"].map(str::to_owned));
         // Known from the start, so that nobody takes us for ready before the requests are listed.
         let signals: Vec<Signal> = self
             .remotes
@@ -187,11 +198,17 @@ impl Shared {
         let names: Vec<Arc<str>> = self.remotes.iter().map(|remote| Arc::clone(&remote.name)).collect();
         let local: Vec<BoxFuture<'_, ()>> = vec![
             self.local
-                .watch_runs(&names, |change| self.run_changed(&private.heard(change, 0)), stop.clone())
+                .watch_runs(&names, |change| self.run_changed(&private.heard(change, "runs")), stop.clone())
                 .boxed(),
-            self.local.watch_pipelines(|change| drop(private.heard(change, 1)), stop.clone()).boxed(),
             self.local
-                .watch_config(scopes, |change| self.config_changed(&private.heard(change, 2)), stop.clone())
+                .watch_pipelines(|change| drop(private.heard(change, "pipelines")), stop.clone())
+                .boxed(),
+            self.local
+                .watch_config(
+                    scopes,
+                    |change| self.config_changed(&private.heard(change, "configuration")),
+                    stop.clone(),
+                )
                 .boxed(),
         ];
         let remote = async {
@@ -206,8 +223,9 @@ impl Shared {
                 let stop = stop.clone();
                 async move {
                     self.adopt_all(remote, &stop).await;
-                    let tell = |change| self.request_changed(remote, &signal.heard(change, 0));
-                    remote.watch(scope, tell, stop).await;
+                    let ledger = Ledger::new(self.local.client.clone(), &self.local.namespace, &remote.name);
+                    let before = Before { ledger, runs: self.asking(remote) };
+                    remote.watch(scope, before, signal, self.as_ref(), stop).await;
                 }
             });
             let shared = Arc::clone(self);
@@ -235,11 +253,24 @@ impl Shared {
         self.measure();
     }
 
+    /// The namespaces of a remote whose requests have a run.
+    fn asking(&self, remote: &RemoteSide) -> BTreeSet<String> {
+        let of = |key: &Key| (key.remote == remote.name).then(|| key.namespace.clone());
+        let mut found: BTreeSet<String> =
+            self.local.runs.select(|_, _, run| run.serves.as_ref().and_then(of)).into_iter().collect();
+        found.extend(self.adopted.keys().iter().filter_map(of));
+        found
+    }
+
     fn request_changed(&self, remote: &RemoteSide, change: &Change<Request>) {
         match change {
             Change::Applied(request) => {
                 // Thousands may be over; most need nothing any more.
-                let idle = request.phase.is_final() && !request.deleting && !self.turns().knows(&request.key);
+                let leaving = remote.leaves(&request.key.namespace) && self.needs_us(request);
+                let idle = request.phase.is_final()
+                    && !request.deleting
+                    && !leaving
+                    && !self.turns().knows(&request.key);
                 let run = || self.local.runs.get(&self.local.namespace, &self.adopted.run_name(request));
                 if !idle || run().is_some() {
                     self.queue.add(Work::Request(request.key.clone()));
@@ -278,6 +309,10 @@ impl Shared {
         let Some(remote) = self.remote(key).filter(|remote| remote.requests.is_listed()) else { return };
         if Self::is_stray(remote, run) {
             self.queue.add(Work::Stray(run.name.clone()));
+            if matches!(change, Change::Deleted(_)) {
+                // Nobody else gives its turn back.
+                self.queue.add(Work::Request(key.clone()));
+            }
         } else if run.ending.is_some() || run.deleting || matches!(change, Change::Deleted(_)) {
             self.queue.add(Work::Request(key.clone()));
         }
@@ -317,7 +352,7 @@ impl Shared {
         let mut look = Look::default();
         for _ in 0..STEPS {
             let Some(request) = remote.requests.get(&key.namespace, &key.name) else {
-                self.release(key);
+                self.unseen(key);
                 return Ok(Outcome::Done);
             };
             if matches!(look.run, Asked::NotYet) && !request.phase.is_final() {
@@ -341,12 +376,31 @@ impl Shared {
                         None => return Ok(Outcome::Again(Duration::from_secs(1))),
                     }
                 }
+                Err(error) if error.is_forbidden() && remote.leaves(&key.namespace) => {
+                    let name = self.adopted.run_name(&request);
+                    return match self.local.runs.get(&self.local.namespace, &name).filter(|run| run.kept) {
+                        Some(run) => self.unheard(&run, key).await,
+                        None => Ok(Outcome::Again(UNHEARD)),
+                    };
+                }
                 // The watch will say so too.
                 Err(JobError::Gone) => return Ok(Outcome::Again(Duration::from_secs(1))),
                 Err(error) => return Err(error),
             }
         }
         Ok(Outcome::Again(Duration::from_secs(1)))
+    }
+
+    /// A request that is not seen has no turn, unless its run goes on: then the run decides.
+    fn unseen(&self, key: &Key) {
+        let knows = self.turns().knows(key);
+        let of = |run: &Arc<Run>| run.kept && run.serves.as_ref() == Some(key);
+        let runs = || self.local.runs.select(|_, name, run| of(run).then(|| name.to_owned()));
+        match knows.then(runs).unwrap_or_default().pop() {
+            // Not at once: the watch may be about to show the request.
+            Some(run) => self.queue.add_after(Work::Stray(run), Duration::from_secs(1)),
+            None => self.release(key),
+        }
     }
 
     /// An adopted run that the watch has not shown yet: without it another one would be made.
@@ -366,6 +420,12 @@ impl Shared {
             (Asked::NotYet, None) => RunSight::Unseen,
         };
         if let RunSight::Present(run) = run
+            && run.is_of(request)
+            && !request.phase.is_final()
+        {
+            self.ran().insert(request.key.clone(), request.uid.clone());
+        }
+        if let RunSight::Present(run) = run
             && run.ending.is_none()
             && !request.phase.is_final()
         {
@@ -376,7 +436,17 @@ impl Shared {
             Asked::Missing => PipelineSight::Missing,
             Asked::Found(declared) => PipelineSight::Declares(declared),
         };
-        plan(&Sight { request, run, config: look.config.as_deref(), pipeline, turn: look.turn })
+        let known = Known {
+            leaving: self.remote(&request.key).is_some_and(|remote| remote.leaves(&request.key.namespace)),
+            begun: self.begun(request),
+            ran: self.ran().get(&request.key).is_some_and(|uid| *uid == request.uid),
+        };
+        plan(&Sight { request, run, config: look.config.as_deref(), pipeline, turn: look.turn, known })
+    }
+
+    /// Whether the status of a request names the run that is ours to make.
+    fn begun(&self, request: &Request) -> bool {
+        request.run.as_ref().is_some_and(|run| *run == self.run_of(request))
     }
 
     async fn take(
@@ -434,7 +504,9 @@ impl Shared {
                 look.run = Asked::Missing;
             }
             Step::LetGo => {
-                self.forget_log(request).await?;
+                if request.deleting {
+                    self.forget_log(request).await?;
+                }
                 self.let_go(remote, request).await?;
             }
             Step::Rest => {}
@@ -447,8 +519,17 @@ impl Shared {
         let Some(run) = self.local.runs.get(&self.local.namespace, name) else { return Ok(Outcome::Done) };
         let Some(key) = &run.serves else { return Ok(Outcome::Done) };
         let Some(remote) = self.remote(key) else { return Ok(Outcome::Done) };
+        if !run.kept {
+            // It was left to the administrators, or never was ours.
+            return Ok(Outcome::Done);
+        }
         // What the watch has not shown is no proof: only the cluster itself can say that it is gone.
-        let request = remote.read(&key.namespace, &key.name).await?;
+        let request = match remote.read(&key.namespace, &key.name).await {
+            Err(error) if error.is_forbidden() && remote.leaves(&key.namespace) => {
+                return self.unheard(&run, key).await;
+            }
+            read => read?,
+        };
         if request.is_some_and(|request| request.uid == run.request_uid) {
             self.queue.add(Work::Request(key.clone()));
             return Ok(Outcome::Done);
@@ -460,7 +541,20 @@ impl Shared {
         Ok(Outcome::Done)
     }
 
+    /// A run whose request we may not see any more, in a namespace that is no longer allowed: there is
+    /// nobody to tell how it ended.
+    async fn unheard(&self, run: &Run, key: &Key) -> Result<Outcome, JobError> {
+        if run.ending.is_none() && !run.deleting {
+            return Ok(Outcome::Again(UNHEARD));
+        }
+        tracing::warn!(run = %run.name, request = %key, "The end of this run cannot be told for want of rights.");
+        self.cancel(run).await?;
+        self.release(key);
+        Ok(Outcome::Done)
+    }
+
     fn release(&self, key: &Key) {
+        self.ran().remove(key);
         let next = self.turns().release(key);
         for key in next {
             self.queue.add(Work::Request(key));
@@ -478,6 +572,10 @@ impl Shared {
         (self.reached)(point);
     }
 
+    pub(crate) fn remote_names(&self) -> impl Iterator<Item = &str> {
+        self.remotes.iter().map(|remote| remote.name.as_ref())
+    }
+
     pub(crate) fn remote_count(&self) -> usize {
         self.remotes.len()
     }
@@ -488,6 +586,23 @@ impl Shared {
 
     fn turns(&self) -> MutexGuard<'_, Turns<Key>> {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ran(&self) -> MutexGuard<'_, HashMap<Key, String>> {
+        self.ran.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Owner for Shared {
+    fn told(&self, remote: &RemoteSide, change: Change<Request>) {
+        self.request_changed(remote, &change);
+    }
+
+    fn needs_us(&self, request: &Request) -> bool {
+        match request.phase {
+            Phase::Queued | Phase::Running => self.begun(request) || (request.held && request.deleting),
+            _ => request.held,
+        }
     }
 }
 
@@ -508,48 +623,5 @@ fn name(step: &Step) -> &'static str {
         Step::Cancel => "cancel",
         Step::LetGo => "let go",
         Step::Rest => "rest",
-    }
-}
-
-/// Tells health how the watches of one cluster are doing: it is as well as the worst of them.
-struct Signal {
-    part: Part,
-    name: String,
-    // Why each of them fails, if it does.
-    watches: Mutex<[Option<String>; 3]>,
-}
-
-impl Signal {
-    fn new(health: &Health, name: &str) -> Self {
-        let part = health.part(name);
-        part.starting("waiting for the first list");
-        Self { part, name: name.to_owned(), watches: Mutex::default() }
-    }
-
-    /// Notes what watch number `index` said, and hands it on.
-    fn heard<V>(&self, change: Change<V>, index: usize) -> Change<V> {
-        let state = match &change {
-            Change::Failing(cause) => Some(cause.clone()),
-            Change::Listed | Change::Back => None,
-            Change::Applied(_) | Change::Deleted(_) => return change,
-        };
-        let (failing, worst) = {
-            let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
-            let failing = watches.iter().flatten().next().is_some();
-            watches[index] = state;
-            (failing, watches.iter().flatten().next().cloned())
-        };
-        match &worst {
-            Some(cause) if !failing => {
-                tracing::warn!(cluster = %self.name, cause, "Nothing is heard of the cluster; it is asked again.");
-            }
-            None if failing => tracing::info!(cluster = %self.name, "The cluster is heard of again."),
-            _ => {}
-        }
-        match worst {
-            Some(cause) => self.part.failing(cause),
-            None => self.part.ready(),
-        }
-        change
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Reads a duration; none is negative.
-pub(crate) fn parse(text: &str) -> Option<Duration> {
+pub fn parse(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);
     }

@@ -28,6 +28,11 @@ impl JobError {
         }
     }
 
+    /// Whether we lack the rights on the remote cluster.
+    pub(crate) fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Remote(_, kube::Error::Api(status)) if status.code == 403)
+    }
+
     /// What the API said, or what broke on the way.
     pub(crate) fn cause(&self) -> String {
         match self {

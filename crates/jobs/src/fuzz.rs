@@ -19,6 +19,7 @@ pub fn request(data: &[u8]) {
         config: Some(&config),
         pipeline: PipelineSight::Declares(&[]),
         turn: None,
+        known: plan::Known::default(),
     });
 }
 

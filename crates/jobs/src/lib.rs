@@ -6,7 +6,8 @@
 //! request, whatever dies in between.
 //!
 //! `policy` judges, `plan` chooses the next step, `machine` says what is written, `fair` whose
-//! turn it is: all pure. `observe` watches both clusters and `apply` takes the steps.
+//! turn it is: all pure. `observe` watches the private cluster, `remote` the others, and `apply` takes
+//! the steps.
 
 mod adopt;
 mod apply;
@@ -14,7 +15,7 @@ pub mod client;
 mod config;
 mod controller;
 pub mod crd;
-mod duration;
+pub mod duration;
 mod error;
 pub mod fair;
 pub mod fuzz;
@@ -27,9 +28,13 @@ pub mod params;
 pub mod plan;
 pub mod policy;
 mod redact;
+mod remote;
 pub mod request;
 pub mod run;
+mod scope;
+mod signal;
 pub mod tekton;
+mod tenant;
 
 pub use config::{Config, LeaderElection, LogConfig, Mistake, RemoteConfig};
 pub use controller::{Controller, Reached, Remote};

@@ -118,7 +118,8 @@ const RESULTS: usize = 512 * 1024;
 
 /// The request is in line at `position`, and its run will be `run`.
 pub fn queued(before: &Before, run: &str, position: u32, now: Timestamp) -> Value {
-    let message = format!("waiting for its turn, at place {position} of the line when it joined");
+    // It stays while the request runs: its next write is its end.
+    let message = format!("accepted at place {position} of the line; it runs when its turn comes");
     json!({
         "conditions": conditions_with(before, Phase::Queued, &message, now),
         "pipelineRun": run,

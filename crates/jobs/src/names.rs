@@ -47,6 +47,11 @@ pub fn log_name(run: &str) -> String {
     format!("{run}-log")
 }
 
+/// The name of the object that keeps which namespaces of a remote were watched.
+pub(crate) fn watched_name(remote: &str) -> String {
+    format!("tarbet-jobs-watched-{}", hex::encode(&Sha256::digest(remote)[..6]))
+}
+
 /// The text as a label value; a longer one is cut and marked with a hash, so that two stay two.
 pub fn label_value(text: &str) -> String {
     const LONGEST: usize = 63;

@@ -1,10 +1,7 @@
-//! What is seen of both sides: mirrors kept by watches, and fresh reads where it matters.
+//! What is seen of the private side: mirrors kept by watches, and fresh reads where it matters.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use futures::future::join_all;
-use kube::api::ListParams;
 use kube::core::{ApiResource, DeserializeGuard, DynamicObject};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
@@ -13,108 +10,12 @@ use tokio::sync::{Mutex, watch as channel};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::crd::{InternalRequest, InternalServicesConfig, InternalServicesConfigSpec, WatchScope};
+use crate::crd::{InternalServicesConfig, InternalServicesConfigSpec};
 use crate::error::JobError;
 use crate::names::{CONFIG, LABEL_REMOTE};
-use crate::request::Request;
 use crate::run::Run;
+use crate::scope::Scopes;
 use crate::tekton::{Pipeline, PipelineRun};
-
-/// A remote cluster and what is seen of it.
-pub(crate) struct RemoteSide {
-    pub(crate) name: Arc<str>,
-    pub(crate) client: Client,
-    pub(crate) requests: Mirror<Request>,
-}
-
-impl RemoteSide {
-    pub(crate) fn new(name: &str, client: Client) -> Self {
-        Self { name: name.into(), client, requests: Mirror::default() }
-    }
-
-    /// The requests of a namespace, or of all. Dynamic, so that none is too odd to be read.
-    pub(crate) fn api(&self, namespace: Option<&str>) -> Api<DynamicObject> {
-        let kind = ApiResource::erase::<InternalRequest>(&());
-        match namespace {
-            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &kind),
-            None => Api::all_with(self.client.clone(), &kind),
-        }
-    }
-
-    /// The request as it is now; by a list, since that is all the rights we have there.
-    pub(crate) async fn read(&self, namespace: &str, name: &str) -> Result<Option<Request>, JobError> {
-        let only = ListParams::default().fields(&format!("metadata.name={name}"));
-        let found = self.api(Some(namespace)).list(&only).await;
-        let found = found.map_err(|error| JobError::Remote("list the request", error))?;
-        Ok(found.items.into_iter().next().map(|object| Request::keep(&self.name, object)))
-    }
-
-    /// Watches what `scopes` says until `stop`.
-    pub(crate) async fn watch(
-        &self,
-        mut scopes: channel::Receiver<Scope>,
-        tell: impl Fn(Change<Request>),
-        stop: CancellationToken,
-    ) {
-        let mut watched: BTreeSet<String> = BTreeSet::new();
-        while !stop.is_cancelled() {
-            let scope = scopes.borrow_and_update().clone();
-            let until = stop.child_token();
-            let namespaces: Vec<Option<String>> = match &scope {
-                Scope::All => vec![None],
-                Scope::Only(allowed) => {
-                    watched.difference(allowed).for_each(|gone| self.requests.forget(gone));
-                    watched.clone_from(allowed);
-                    allowed.iter().cloned().map(Some).collect()
-                }
-            };
-            if namespaces.is_empty() {
-                self.requests.mark_listed();
-                tell(Change::Listed);
-            }
-            let watches = join_all(namespaces.into_iter().map(|namespace| {
-                let api = self.api(namespace.as_deref());
-                let what = Watch { api, config: watcher::Config::default(), namespace };
-                let keep = |object| Some(Request::keep(&self.name, object));
-                watch(what, self.requests.clone(), keep, &tell, until.clone())
-            }));
-            let changed = async {
-                loop {
-                    if scopes.changed().await.is_err() {
-                        return std::future::pending().await;
-                    }
-                    if *scopes.borrow_and_update() != scope {
-                        return;
-                    }
-                }
-            };
-            let all = async {
-                watches.await;
-                stop.cancelled().await;
-            };
-            tokio::select! {
-                () = all => {}
-                () = changed => tracing::info!(remote = %self.name, "The watched namespaces changed."),
-            }
-        }
-    }
-}
-
-/// Which remote namespaces are watched.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Scope {
-    All,
-    Only(BTreeSet<String>),
-}
-
-impl Scope {
-    fn of(config: &InternalServicesConfigSpec) -> Self {
-        match config.watch_scope {
-            WatchScope::All => Self::All,
-            WatchScope::Allowed => Self::Only(config.allow_list.iter().cloned().collect()),
-        }
-    }
-}
 
 /// The private cluster and what is seen of it.
 pub(crate) struct LocalSide {
@@ -122,7 +23,7 @@ pub(crate) struct LocalSide {
     pub(crate) namespace: String,
     pub(crate) runs: Mirror<Run>,
     pipelines: Mirror<Kept<Vec<String>>>,
-    config: Mirror<Kept<Result<Scope, String>>>,
+    config: Mirror<Kept<Result<Scopes, String>>>,
     fresh: Mutex<Option<(Instant, Arc<InternalServicesConfigSpec>)>>,
 }
 
@@ -211,7 +112,7 @@ impl LocalSide {
     /// Watches the configuration; each change of it is sent to `scopes`, and told.
     pub(crate) async fn watch_config(
         &self,
-        scopes: channel::Sender<Scope>,
+        scopes: channel::Sender<Scopes>,
         changed: impl Fn(Change<()>),
         stop: CancellationToken,
     ) {
@@ -220,10 +121,10 @@ impl LocalSide {
         let config = watcher::Config::default().fields(&format!("metadata.name={CONFIG}"));
         let keep = |object: DeserializeGuard<InternalServicesConfig>| {
             let scope =
-                object.0.as_ref().map(|config| Scope::of(&config.spec)).map_err(|error| error.error.clone());
+                object.0.as_ref().map(|config| Scopes::of(&config.spec)).map_err(|error| error.error.clone());
             Some(Kept::new(&object, scope))
         };
-        let tell = |change: Change<Kept<Result<Scope, String>>>| match change {
+        let tell = |change: Change<Kept<Result<Scopes, String>>>| match change {
             Change::Applied(now) => {
                 match &now.value {
                     Ok(scope) => {
@@ -234,7 +135,7 @@ impl LocalSide {
                 changed(Change::Applied(Arc::new(())));
             }
             Change::Deleted(_) => {
-                scopes.send_replace(Scope::All);
+                scopes.send_replace(Scopes::default());
                 changed(Change::Deleted(Arc::new(())));
             }
             Change::Listed => changed(Change::Listed),

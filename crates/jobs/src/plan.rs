@@ -26,6 +26,20 @@ pub struct Sight<'a> {
     pub pipeline: PipelineSight<'a>,
     /// Its turn, once asked for.
     pub turn: Option<Turn>,
+    /// What is known of it besides.
+    pub known: Known,
+}
+
+/// What is known of a request from before this look.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Known {
+    /// Its namespace is no longer allowed and watched: what we began there is brought to its end, and
+    /// nothing else is touched, for it may be another controller's by now.
+    pub leaving: bool,
+    /// Its status names the run that we would make for it.
+    pub begun: bool,
+    /// It had its run.
+    pub ran: bool,
 }
 
 /// What is known of a run.
@@ -90,28 +104,44 @@ pub fn plan(sight: &Sight<'_>) -> Step {
     let Sight { request, run, .. } = *sight;
     if request.deleting {
         return match run {
-            RunSight::Present(_) => Step::Cancel,
-            RunSight::Unseen if request.held => Step::ReadRun,
-            _ if request.held => Step::LetGo,
-            _ => Step::Rest,
+            // One that is over and without our finalizer was left to the administrators.
+            RunSight::Present(run) if run.kept || run.ending.is_none() => Step::Cancel,
+            _ => let_go(sight),
         };
     }
     if request.phase.is_final() {
-        let RunSight::Present(run) = run else { return Step::Rest };
-        return match sight.config {
-            None => Step::ReadConfig,
-            Some(config) if !config.debug => Step::Dismiss,
-            Some(_) if run.kept => Step::Leave,
-            Some(_) => Step::Rest,
+        return match run {
+            RunSight::Present(run) if run.kept => match sight.config {
+                None => Step::ReadConfig,
+                Some(config) if config.debug => Step::Leave,
+                Some(_) => Step::Dismiss,
+            },
+            _ if sight.known.leaving => let_go(sight),
+            _ => Step::Rest,
         };
     }
     if let RunSight::Present(run) = run {
         return with_run(request, run);
     }
-    match request.phase {
-        Phase::Running if matches!(run, RunSight::Unseen) => Step::ReadRun,
-        Phase::Running => Step::End(Ending::failed("the PipelineRun was deleted before it finished")),
-        _ => without_run(sight),
+    if sight.known.leaving && !sight.known.begun {
+        return if request.phase == Phase::New { let_go(sight) } else { Step::Rest };
+    }
+    // A run that was there is never made again.
+    if request.phase == Phase::Running || sight.known.ran {
+        return match run {
+            RunSight::Unseen => Step::ReadRun,
+            _ => Step::End(Ending::failed("the PipelineRun was deleted before it finished")),
+        };
+    }
+    without_run(sight)
+}
+
+/// Takes our finalizer off, once it is certain that there is no run to look after.
+fn let_go(sight: &Sight<'_>) -> Step {
+    match sight.run {
+        _ if !sight.request.held => Step::Rest,
+        RunSight::Unseen => Step::ReadRun,
+        _ => Step::LetGo,
     }
 }
 
@@ -139,7 +169,7 @@ fn without_run(sight: &Sight<'_>) -> Step {
         Err(why) => return Step::Reject(format!("the request cannot be read: {why}")),
     };
     let Some(config) = sight.config else { return Step::ReadConfig };
-    let order = match policy::judge(&request.key.namespace, spec, config) {
+    let order = match policy::judge(&request.key.remote, &request.key.namespace, spec, config) {
         Ok(order) => order,
         Err(why) => return Step::Reject(why),
     };

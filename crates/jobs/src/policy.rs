@@ -14,6 +14,7 @@ use std::time::Duration;
 use crate::crd::{InternalRequestSpec, InternalServicesConfigSpec, NamedValue, Offer, PipelineRef, Timeouts};
 use crate::duration;
 use crate::params::{self, quoted};
+use crate::tenant;
 
 /// What is to be run, complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,18 +66,19 @@ impl PipelineSource {
     }
 }
 
-/// Judges a request of `namespace`. A refusal is a message for the requester.
+/// Judges a request of a remote's namespace. A refusal is a message for the requester.
 pub fn judge(
+    remote: &str,
     namespace: &str,
     spec: &InternalRequestSpec,
     config: &InternalServicesConfigSpec,
 ) -> Result<Order, String> {
-    if !config.allow_list.iter().any(|allowed| allowed == namespace) {
+    if !config.allow_list.iter().any(|allowed| tenant::means(allowed, remote, namespace)) {
         return Err(format!("the internal request namespace ({namespace}) is not in the allow list"));
     }
     let wish = wish(spec)?;
     params::check(&wish.params)?;
-    let granted = offers::grant(namespace, &wish, config)?;
+    let granted = offers::grant((remote, namespace), &wish, config)?;
     let service_account = service_account(&wish, granted.offer, config)?;
     let timeouts = timeouts(&wish.timeouts, granted.offer)?;
     if let Some(offer) = granted.offer {

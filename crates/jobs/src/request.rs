@@ -64,6 +64,8 @@ pub struct Request {
     pub spec: Result<Box<InternalRequestSpec>, String>,
     /// What its status said.
     pub before: Before,
+    /// The run that its status names.
+    pub run: Option<String>,
     // Finalizers of others, to leave in place.
     others: Vec<String>,
 }
@@ -84,6 +86,7 @@ impl Request {
     pub fn keep(remote: &Arc<str>, object: DynamicObject) -> Self {
         let DynamicObject { metadata: meta, mut data, .. } = object;
         let mut status = data.get_mut("status").map(Value::take).unwrap_or_default();
+        let run: Option<String> = field(&mut status, "pipelineRun");
         let status = InternalRequestStatus {
             conditions: field(&mut status, "conditions"),
             start_time: field(&mut status, "startTime"),
@@ -108,6 +111,7 @@ impl Request {
             labels: BTreeMap::new(),
             spec: Ok(Box::default()),
             before: Before::default(),
+            run: None,
             others,
         };
         if !phase.is_final() {
@@ -116,6 +120,7 @@ impl Request {
                 None => Err("it has no spec".to_owned()),
                 Some(spec) => serde_json::from_value(spec).map(Box::new).map_err(|error| error.to_string()),
             };
+            kept.run = run;
             kept.before = Before {
                 conditions: status.conditions,
                 generation: meta.generation,

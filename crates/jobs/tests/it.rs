@@ -12,10 +12,12 @@ mod it {
     mod faults;
     mod inputs;
     mod leaders;
+    mod leaving;
     mod lifecycle;
     mod odd;
     mod pipelines;
     mod rig;
     mod rights;
     mod rotation;
+    mod samples;
 }

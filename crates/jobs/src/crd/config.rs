@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct InternalServicesConfigSpec {
-    /// The remote namespaces that may ask at all; with none, nobody may.
+    /// The remote namespaces that may ask at all; with none, nobody may. `remote/namespace` means that
+    /// of one remote only.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow_list: Vec<String>,
     /// Git repositories that every allowed namespace may take pipelines from.
@@ -26,7 +27,7 @@ pub struct InternalServicesConfigSpec {
     /// Service accounts that a request may name where no offer pins one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allowed_service_accounts: Vec<String>,
-    /// Keeps the runs of finished requests.
+    /// Keeps the runs of requests that finish while it is set; they are the administrators' from then on.
     pub debug: bool,
     /// The workspace given to pipelines that declare it.
     pub volume_claim: VolumeClaim,
@@ -70,7 +71,8 @@ pub enum WatchScope {
     /// All of them; requests of those not allowed are told so.
     #[default]
     All,
-    /// The allowed ones, with rights in these alone; requests elsewhere stay without an answer.
+    /// The allowed ones, with rights in these alone; requests elsewhere stay without an answer. One that
+    /// is taken off the list is watched until what was begun there is over.
     Allowed,
 }
 
@@ -83,7 +85,7 @@ pub struct Offer {
     /// Where else the pipeline comes from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolver: Option<OfferedResolver>,
-    /// Who may ask for it, of the allowed namespaces; with none, all of these.
+    /// Who may ask for it, of the allowed namespaces, each as in `allowList`; with none, all of these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub namespaces: Vec<String>,
     /// The parameters it takes and no others; without this, any.

@@ -96,7 +96,7 @@ pub struct Timeouts {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InternalRequestStatus {
-    /// When its run was started.
+    /// When its run was started; told with its end if it had to wait for its turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
     /// When it was over.
@@ -112,7 +112,7 @@ pub struct InternalRequestStatus {
     /// The results of the run by name; those that are no strings as JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub results: Option<BTreeMap<String, String>>,
-    /// Its place in the line, while it waits for its turn.
+    /// Its place in the line, if it had to wait for its turn; it stays until the request is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<QueuePlace>,
     /// The end of each step's log, with what looks like a secret taken out.

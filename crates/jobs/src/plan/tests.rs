@@ -39,7 +39,14 @@ fn config(allowed: bool, debug: bool) -> InternalServicesConfigSpec {
 }
 
 fn sight(request: &Request) -> Sight<'_> {
-    Sight { request, run: RunSight::Unseen, config: None, pipeline: PipelineSight::Unread, turn: None }
+    Sight {
+        request,
+        run: RunSight::Unseen,
+        config: None,
+        pipeline: PipelineSight::Unread,
+        turn: None,
+        known: Known::default(),
+    }
 }
 
 #[test]
@@ -86,6 +93,59 @@ fn a_missing_pipeline_is_told_in_the_words_callers_know() {
     assert_eq!(plan(&seen), Step::Reject("No endpoint to handle 'build' requests".into()));
 }
 
+#[test]
+fn a_run_that_was_seen_is_not_made_again_for_a_request_that_waited() {
+    let queued = request(Phase::Queued);
+    let mut seen = sight(&queued);
+    assert_eq!(plan(&seen), Step::ReadConfig, "nothing says that it ran");
+    seen.known.ran = true;
+    assert_eq!(plan(&seen), Step::ReadRun);
+    seen.run = RunSight::Absent;
+    assert!(matches!(plan(&seen), Step::End(Ending { succeeded: false, .. })));
+}
+
+#[test]
+fn a_run_that_was_left_stays_whatever_is_configured_later() {
+    let mut done = run("u-1");
+    done.ending = Some(Ending::failed(""));
+    let mut over = request(Phase::Failed);
+    over.held = true;
+    for debug in [true, false] {
+        let config = config(true, debug);
+        done.kept = true;
+        let seen = Sight { run: RunSight::Present(&done), config: Some(&config), ..sight(&over) };
+        assert_eq!(plan(&seen), if debug { Step::Leave } else { Step::Dismiss });
+        done.kept = false;
+        let seen = Sight { run: RunSight::Present(&done), config: Some(&config), ..sight(&over) };
+        assert_eq!(plan(&seen), Step::Rest);
+        let mut deleted = over.clone();
+        deleted.deleting = true;
+        let seen = Sight { request: &deleted, ..seen };
+        assert_eq!(plan(&seen), Step::LetGo);
+    }
+}
+
+#[test]
+fn in_a_namespace_that_leaves_only_what_we_began_is_brought_to_its_end() {
+    let leaving = Known { leaving: true, ..Known::default() };
+    let begun = Known { begun: true, ..leaving };
+    let refused = config(false, false);
+    let step =
+        |request: &Request, run, known| plan(&Sight { run, known, config: Some(&refused), ..sight(request) });
+    let mut over = request(Phase::Succeeded);
+    assert_eq!(step(&over, RunSight::Unseen, leaving), Step::Rest, "it carries nothing of ours");
+    over.held = true;
+    assert_eq!(step(&over, RunSight::Unseen, leaving), Step::ReadRun);
+    assert_eq!(step(&over, RunSight::Absent, leaving), Step::LetGo);
+    assert_eq!(step(&over, RunSight::Absent, Known::default()), Step::Rest);
+    assert_eq!(step(&request(Phase::New), RunSight::Absent, leaving), Step::Rest, "nobody took it up");
+    for phase in [Phase::Queued, Phase::Running] {
+        assert_eq!(step(&request(phase), RunSight::Absent, leaving), Step::Rest, "another's {phase:?}");
+    }
+    assert!(matches!(step(&request(Phase::Queued), RunSight::Absent, begun), Step::Reject(_)));
+    assert!(matches!(step(&request(Phase::Running), RunSight::Absent, begun), Step::End(_)));
+}
+
 /// What happens between two steps.
 #[derive(Debug, Clone, Copy)]
 enum Event {
@@ -100,6 +160,8 @@ enum Event {
     /// Somebody deletes the request.
     DeleteRequest,
     Allow(bool),
+    /// The namespace goes off the list of those that are watched, or on it.
+    Drop(bool),
     /// The line moves.
     Room(bool),
     Debug(bool),
@@ -114,6 +176,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Event::HandDelete),
         1 => Just(Event::DeleteRequest),
         1 => any::<bool>().prop_map(Event::Allow),
+        1 => any::<bool>().prop_map(Event::Drop),
         1 => any::<bool>().prop_map(Event::Room),
         1 => any::<bool>().prop_map(Event::Debug),
     ]
@@ -125,7 +188,10 @@ struct World {
     run: Option<Run>,
     shown: Option<Run>,
     allowed: bool,
+    leaving: bool,
     debug: bool,
+    // Whether a run was left to the administrators.
+    left: bool,
     room: bool,
     creates: usize,
     ends: Vec<Phase>,
@@ -140,6 +206,14 @@ struct Memory {
     config: Option<InternalServicesConfigSpec>,
     pipeline: Option<Vec<String>>,
     turn: Option<Turn>,
+    ran: bool,
+}
+
+impl Memory {
+    /// A look is over.
+    fn rest(&mut self) {
+        *self = Self { ran: self.ran, ..Self::default() };
+    }
 }
 
 impl World {
@@ -149,7 +223,9 @@ impl World {
             run: None,
             shown: None,
             allowed: true,
+            leaving: false,
             debug: false,
+            left: false,
             room: true,
             creates: 0,
             ends: vec![],
@@ -175,7 +251,8 @@ impl World {
                     request.deleting = true;
                 }
             }
-            Event::Allow(allowed) => self.allowed = allowed,
+            Event::Allow(allowed) => self.allowed = allowed && !self.leaving,
+            Event::Drop(leaving) => (self.allowed, self.leaving) = (!leaving, leaving),
             Event::Room(room) => self.room = room,
             Event::Debug(debug) => self.debug = debug,
         }
@@ -217,9 +294,14 @@ impl World {
             Some(None) => RunSight::Absent,
             None => self.shown.as_ref().map_or(RunSight::Unseen, RunSight::Present),
         };
+        if let RunSight::Present(run) = run {
+            memory.ran |= run.is_of(&request) && !request.phase.is_final();
+        }
+        let known = Known { leaving: self.leaving, begun: request.phase != Phase::New, ran: memory.ran };
         let sight = Sight {
             request: &request,
             run,
+            known,
             config: memory.config.as_ref(),
             pipeline: memory.pipeline.as_deref().map_or(PipelineSight::Unread, PipelineSight::Declares),
             turn: memory.turn,
@@ -256,11 +338,17 @@ impl World {
                 memory.run = Some(None);
             }
             Step::Leave => {
+                self.left = true;
                 self.let_run_go();
                 memory.run = Some(self.run.clone());
             }
-            Step::LetGo => self.request = None,
-            Step::Rest => *memory = Memory::default(),
+            Step::LetGo if request.deleting => self.request = None,
+            Step::LetGo => {
+                self.request.as_mut().unwrap().held = false;
+                // Where its namespace is allowed again it is held anew.
+                self.writes.remove("hold");
+            }
+            Step::Rest => memory.rest(),
         }
         step != Step::Rest
     }
@@ -268,8 +356,10 @@ impl World {
     /// A run whose request is gone.
     fn orphan(&mut self) -> bool {
         let orphaned = self.shown.is_some();
-        self.delete_run();
-        self.let_run_go();
+        if self.run.as_ref().is_some_and(|run| run.kept) {
+            self.delete_run();
+            self.let_run_go();
+        }
         self.shown = None;
         orphaned
     }
@@ -308,10 +398,12 @@ proptest! {
         prop_assert!(world.ends.len() <= 1, "{:?}", world.ends);
         prop_assert!(world.writes.values().sum::<usize>() <= 3, "{:?}", world.writes);
         match &world.request {
-            None => prop_assert!(world.run.is_none(), "the run of a deleted request stays"),
+            None => prop_assert!(world.run.is_none() || world.left, "the run of a deleted request stays"),
             Some(request) => {
-                prop_assert!(request.phase.is_final(), "it never ends: {:?}", request.phase);
-                prop_assert!(world.run.is_none(), "the run of a finished request stays");
+                let untouched = world.leaving && request.phase == Phase::New;
+                prop_assert!(request.phase.is_final() || untouched, "it never ends: {:?}", request.phase);
+                prop_assert!(!(world.leaving && request.held), "nobody could delete it");
+                prop_assert!(world.run.is_none() || world.left, "the run of a finished request stays");
                 if request.phase == Phase::Succeeded {
                     prop_assert_eq!(world.creates, 1);
                 }

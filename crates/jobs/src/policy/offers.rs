@@ -7,9 +7,13 @@ use regex::Regex;
 use super::{Asked, PipelineSource, Wish};
 use crate::crd::{InternalServicesConfigSpec, NamedValue, Offer, OfferedResolver, PipelineRef};
 use crate::params::quoted;
+use crate::tenant;
 
 /// What the git resolver gets without an offer. Its other parameters name hosts and secrets.
 const GIT_PARAMS: [&str; 3] = ["url", "revision", "pathInRepo"];
+
+/// The remote and the namespace that ask.
+type Asker<'a> = (&'a str, &'a str);
 
 /// The way a request may go.
 pub(super) struct Granted<'a> {
@@ -19,12 +23,12 @@ pub(super) struct Granted<'a> {
 }
 
 pub(super) fn grant<'a>(
-    namespace: &str,
+    asker: Asker<'_>,
     wish: &Wish<'_>,
     config: &'a InternalServicesConfigSpec,
 ) -> Result<Granted<'a>, String> {
     let reference = match wish.asked {
-        Asked::Pipeline(name) => return local(namespace, name, false, config),
+        Asked::Pipeline(name) => return local(asker, name, false, config),
         Asked::Resolver(reference) => reference,
     };
     let asked = unique(&reference.params)?;
@@ -33,9 +37,9 @@ pub(super) fn grant<'a>(
             return Err(format!("the value of the resolver parameter {} {why}", quoted(name)));
         }
     }
-    match by_resolver(namespace, &reference.resolver, &asked, config) {
+    match by_resolver(asker, &reference.resolver, &asked, config) {
         Some(Ok(granted)) => Ok(granted),
-        refused => match without_offer(namespace, reference, &asked, config) {
+        refused => match without_offer(asker, reference, &asked, config) {
             Ok(granted) => Ok(granted),
             // An offer that nearly fits says more than the general rule.
             Err(general) => Err(refused.and_then(Result::err).unwrap_or(general)),
@@ -44,7 +48,7 @@ pub(super) fn grant<'a>(
 }
 
 fn without_offer<'a>(
-    namespace: &str,
+    asker: Asker<'_>,
     reference: &PipelineRef,
     asked: &BTreeMap<&str, &str>,
     config: &'a InternalServicesConfigSpec,
@@ -56,7 +60,7 @@ fn without_offer<'a>(
             if let Some(other) = asked.keys().find(|name| !["name", "namespace", "kind"].contains(*name)) {
                 return Err(format!("the cluster resolver takes no parameter {}", quoted(other)));
             }
-            local(namespace, name, true, config)
+            local(asker, name, true, config)
         }
         "git" if !config.allowed_git_resolver_urls.is_empty() => {
             let url = asked.get("url").copied().unwrap_or_default();
@@ -82,7 +86,7 @@ fn without_offer<'a>(
 
 /// A Pipeline of the controller's own namespace.
 fn local<'a>(
-    namespace: &str,
+    asker: Asker<'_>,
     name: &str,
     resolver: bool,
     config: &'a InternalServicesConfigSpec,
@@ -95,18 +99,18 @@ fn local<'a>(
         return Ok(Granted { name: name.to_owned(), offer: None, source: source() });
     }
     let offers = || config.offers.iter().filter(|offer| offer.resolver.is_none() && offer.pipeline == name);
-    if let Some(offer) = offers().find(|offer| admits(offer, namespace)) {
+    if let Some(offer) = offers().find(|offer| admits(offer, asker)) {
         return Ok(Granted { name: name.to_owned(), offer: Some(offer), source: source() });
     }
     if offers().next().is_some() {
-        return Err(not_for(name, namespace));
+        return Err(not_for(name, asker.1));
     }
     Err(format!("No endpoint to handle '{name}' requests"))
 }
 
 /// The offers of a resolver: granted, refused by one that nearly fits, or none at all.
 fn by_resolver<'a>(
-    namespace: &str,
+    asker: Asker<'_>,
     resolver: &str,
     asked: &BTreeMap<&str, &str>,
     config: &'a InternalServicesConfigSpec,
@@ -117,7 +121,7 @@ fn by_resolver<'a>(
             continue;
         };
         match pinned(offered, asked) {
-            Ok(_) if !admits(offer, namespace) => nearest = Some(Err(not_for(&offer.pipeline, namespace))),
+            Ok(_) if !admits(offer, asker) => nearest = Some(Err(not_for(&offer.pipeline, asker.1))),
             Ok(params) => {
                 let source = PipelineSource::Resolver { name: resolver.to_owned(), params };
                 return Some(Ok(Granted { name: offer.pipeline.clone(), offer: Some(offer), source }));
@@ -192,8 +196,9 @@ fn matches(pattern: &str, text: &str) -> Result<bool, String> {
     Ok(whole.is_match(text))
 }
 
-fn admits(offer: &Offer, namespace: &str) -> bool {
-    offer.namespaces.is_empty() || offer.namespaces.iter().any(|allowed| allowed == namespace)
+fn admits(offer: &Offer, (remote, namespace): Asker<'_>) -> bool {
+    offer.namespaces.is_empty()
+        || offer.namespaces.iter().any(|allowed| tenant::means(allowed, remote, namespace))
 }
 
 fn not_for(offer: &str, namespace: &str) -> String {

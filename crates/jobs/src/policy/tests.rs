@@ -21,23 +21,47 @@ fn resolver(name: &str, params: &[(&str, &str)]) -> InternalRequestSpec {
 }
 
 fn refused(spec: &InternalRequestSpec, config: &InternalServicesConfigSpec) -> String {
-    judge("team-a", spec, config).unwrap_err()
+    judge("public", "team-a", spec, config).unwrap_err()
 }
 
 #[test]
 fn a_namespace_that_is_not_listed_is_told_so_in_the_words_callers_know() {
-    let message = judge("stranger", &request("build"), &config()).unwrap_err();
+    let message = judge("public", "stranger", &request("build"), &config()).unwrap_err();
     assert_eq!(message, "the internal request namespace (stranger) is not in the allow list");
     let nobody = InternalServicesConfigSpec::default();
-    assert!(judge("team-a", &request("build"), &nobody).is_err(), "an empty list allows nobody");
+    assert!(judge("public", "team-a", &request("build"), &nobody).is_err(), "an empty list allows nobody");
+}
+
+#[test]
+fn an_entry_may_mean_the_namespace_of_one_remote_only() {
+    let offer = |namespaces: &[&str]| Offer {
+        pipeline: "build".into(),
+        namespaces: namespaces.iter().map(|name| (*name).to_owned()).collect(),
+        ..Offer::default()
+    };
+    let mut config = InternalServicesConfigSpec {
+        allow_list: vec!["east/team-a".into(), "team-b".into()],
+        ..InternalServicesConfigSpec::default()
+    };
+    let asks = |config: &InternalServicesConfigSpec, remote: &str, namespace: &str| {
+        judge(remote, namespace, &request("build"), config)
+    };
+    assert!(asks(&config, "east", "team-a").is_ok());
+    let refused = asks(&config, "west", "team-a").unwrap_err();
+    assert_eq!(refused, "the internal request namespace (team-a) is not in the allow list");
+    assert!(asks(&config, "west", "team-b").is_ok() && asks(&config, "east", "east/team-a").is_err());
+    config.offers = vec![offer(&["east/team-b"])];
+    assert!(asks(&config, "east", "team-b").is_ok());
+    let refused = asks(&config, "west", "team-b").unwrap_err();
+    assert_eq!(refused, "the pipeline (build) is not offered to the namespace (team-b)");
 }
 
 #[test]
 fn without_offers_pipelines_of_our_namespace_run_and_nothing_else() {
-    let order = judge("team-a", &request("build"), &config()).unwrap();
+    let order = judge("public", "team-a", &request("build"), &config()).unwrap();
     assert_eq!(order.source, PipelineSource::Local { name: "build".into(), resolver: false });
     let escape = [("name", "build"), ("namespace", "kube-system"), ("kind", "task")];
-    let order = judge("team-a", &resolver("cluster", &escape), &config()).unwrap();
+    let order = judge("public", "team-a", &resolver("cluster", &escape), &config()).unwrap();
     assert_eq!(order.source, PipelineSource::Local { name: "build".into(), resolver: true });
     for other in ["git", "bundles", "http", "hub", "Cluster", "", "git "] {
         let message = refused(&resolver(other, &[("url", "x")]), &config());
@@ -50,7 +74,7 @@ fn git_runs_from_the_listed_repositories_only() {
     let mut config = config();
     config.allowed_git_resolver_urls = vec!["https://a/x.git".into(), "https://b/y".into()];
     let good = [("url", "https://b/y"), ("revision", "main"), ("pathInRepo", "p/sign-image.yaml")];
-    assert_eq!(judge("team-a", &resolver("git", &good), &config).unwrap().offer, "sign-image");
+    assert_eq!(judge("public", "team-a", &resolver("git", &good), &config).unwrap().offer, "sign-image");
     let message = refused(&resolver("git", &[("url", "https://c/z")]), &config);
     assert_eq!(
         message,
@@ -93,12 +117,12 @@ fn sign(params: &[(&str, &str)]) -> InternalRequestSpec {
 fn an_offer_pins_who_what_and_as_whom() {
     let config = InternalServicesConfigSpec { offers: vec![offer()], ..config() };
     let image = ("image", "quay.io/a@sha256:00ff");
-    let order = judge("team-a", &sign(&[image]), &config).unwrap();
+    let order = judge("public", "team-a", &sign(&[image]), &config).unwrap();
     assert_eq!((order.limit, order.service_account.as_deref()), (Some(2), Some("signer")));
     assert_eq!(order.timeouts.pipeline.as_deref(), Some("1h0m0s"));
 
     assert!(
-        judge("team-b", &sign(&[image]), &config)
+        judge("public", "team-b", &sign(&[image]), &config)
             .unwrap_err()
             .contains("not offered to the namespace (team-b)")
     );
@@ -112,7 +136,7 @@ fn an_offer_pins_who_what_and_as_whom() {
     spec.service_account = Some("root".into());
     assert!(refused(&spec, &config).contains("service account (root)"));
     spec.service_account = Some("signer".into());
-    assert!(judge("team-a", &spec, &config).is_ok());
+    assert!(judge("public", "team-a", &spec, &config).is_ok());
 }
 
 #[test]
@@ -133,7 +157,8 @@ fn a_resolver_is_offered_with_its_parameters_pinned() {
     let offers =
         vec![Offer { pipeline: "bundled".into(), resolver: Some(resolver_offer), ..Default::default() }];
     let config = InternalServicesConfigSpec { offers, ..config() };
-    let order = judge("team-a", &resolver("bundles", &[("bundle", "quay.io/ours/x")]), &config).unwrap();
+    let order =
+        judge("public", "team-a", &resolver("bundles", &[("bundle", "quay.io/ours/x")]), &config).unwrap();
     let PipelineSource::Resolver { params, .. } = order.source else { panic!("{order:?}") };
     let params: Vec<_> = params.iter().map(|param| (param.name.as_str(), param.value.as_str())).collect();
     assert_eq!(params, [("bundle", "quay.io/ours/x"), ("name", "sign"), ("kind", "pipeline")]);
@@ -157,7 +182,7 @@ fn the_second_place_for_parameters_account_and_times_counts_too() {
     form.service_account_name = Some("builder".into());
     spec.params = Some([("a".to_owned(), "1".to_owned())].into());
     let config = InternalServicesConfigSpec { allowed_service_accounts: vec!["builder".into()], ..config() };
-    let order = judge("team-a", &spec, &config).unwrap();
+    let order = judge("public", "team-a", &spec, &config).unwrap();
     assert_eq!(order.params.len(), 2);
     assert_eq!(order.service_account.as_deref(), Some("builder"));
     assert_eq!(order.timeouts.pipeline.as_deref(), Some("5m"));
@@ -189,7 +214,7 @@ fn times_that_are_none_are_refused_and_deadlines_hold() {
         ("2h", Some("90m"), ("1h0m0s", Some("1h0m0s"))),
         ("30m", Some("0"), ("30m0s", Some("30m0s"))),
     ] {
-        let times = judge("team-a", &with(pipeline, tasks), &config).unwrap().timeouts;
+        let times = judge("public", "team-a", &with(pipeline, tasks), &config).unwrap().timeouts;
         assert_eq!(
             (times.pipeline.as_deref().unwrap(), times.tasks.as_deref()),
             expected,
@@ -209,7 +234,10 @@ fn a_request_that_says_nothing_or_too_much_is_refused() {
     both.request = Some("x".into());
     assert!(refused(&both, &config()).contains("both"));
     for name in ["../secrets", "a/b", "A", "a b", "$(x)", "", &"x".repeat(300)] {
-        assert!(judge("team-a", &resolver("cluster", &[("name", name)]), &config()).is_err(), "{name}");
+        assert!(
+            judge("public", "team-a", &resolver("cluster", &[("name", name)]), &config()).is_err(),
+            "{name}"
+        );
     }
 }
 
@@ -230,7 +258,7 @@ proptest! {
         spec.service_account = account;
         spec.params = Some([("image".to_owned(), "a@sha256:00ff".to_owned())].into());
         let config = InternalServicesConfigSpec { offers: vec![offer()], ..config() };
-        if let Ok(order) = judge(&namespace, &spec, &config) {
+        if let Ok(order) = judge("public", &namespace, &spec, &config) {
             prop_assert_eq!(&namespace, "team-a");
             prop_assert_eq!(order.source.local(), Some("sign"));
             prop_assert_eq!(order.service_account.as_deref(), Some("signer"));

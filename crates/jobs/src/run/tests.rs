@@ -19,7 +19,7 @@ fn config() -> InternalServicesConfigSpec {
 }
 
 fn built(request: &Request, declared: Option<&[String]>) -> Value {
-    let order = judge("team-a", request.spec.as_ref().unwrap(), &config()).unwrap();
+    let order = judge("public", "team-a", request.spec.as_ref().unwrap(), &config()).unwrap();
     build(request, &order, declared, &config(), "service")
 }
 
@@ -59,6 +59,21 @@ fn the_run_of_a_request_in_the_first_form() {
             },
         })
     );
+}
+
+#[test]
+fn the_workspace_is_called_and_sized_as_configured() {
+    let request = object("example", &[], json!({ "request": "build" }));
+    let order = judge("public", "team-a", request.spec.as_ref().unwrap(), &config()).unwrap();
+    let volume_claim = crate::crd::VolumeClaim { name: "pipeline".into(), size: "5Gi".into() };
+    let config = InternalServicesConfigSpec { volume_claim, ..config() };
+    let bound = |declared: &str| build(&request, &order, Some(&[declared.to_owned()]), &config, "service");
+    let run = bound("pipeline");
+    let workspace = &run["spec"]["workspaces"][0];
+    assert_eq!(workspace["name"], "pipeline");
+    let storage = &workspace["volumeClaimTemplate"]["spec"]["resources"]["requests"]["storage"];
+    assert_eq!(storage, "5Gi");
+    assert!(bound("workspace")["spec"].get("workspaces").is_none());
 }
 
 #[test]
@@ -136,7 +151,7 @@ proptest! {
     #[test]
     fn parameters_are_passed_on_byte_for_byte(params in proptest::collection::btree_map("[a-z][a-z0-9._-]{0,8}", any::<String>(), 0..5)) {
         let request = object("example", &[], json!({ "request": "build", "params": params }));
-        match judge("team-a", request.spec.as_ref().unwrap(), &config()) {
+        match judge("public", "team-a", request.spec.as_ref().unwrap(), &config()) {
             Err(why) => prop_assert!(why.contains("parameter"), "{}", why),
             Ok(order) => {
                 let run = build(&request, &order, None, &config(), "service");
@@ -157,7 +172,7 @@ fn where_pods_go_is_said_by_the_offer_alone() {
     let config: InternalServicesConfigSpec = serde_json::from_value(config).unwrap();
     let spec = json!({ "request": "build", "podTemplate": { "nodeSelector": { "mine": "yes" } } });
     let request = object("example", &[], spec);
-    let order = judge("team-a", request.spec.as_ref().unwrap(), &config).unwrap();
+    let order = judge("public", "team-a", request.spec.as_ref().unwrap(), &config).unwrap();
     let run = build(&request, &order, None, &config, "service");
     let expected = json!({ "serviceAccountName": "builder", "podTemplate": template });
     assert_eq!(run["spec"]["taskRunTemplate"], expected);

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::rig::{Rig, SOON};
+use super::rig::{Rig, Running, SOON};
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use serde_json::json;
 use tarbet_jobs::machine::Phase;
+use tarbet_jobs::{Controller, JobMetrics, Remote};
+use tarbet_telemetry::{Health, Metrics};
 use tarbet_testbed::eventually;
 
 /// What the original leaves: its finalizer on the request, a run of a name of the API server's
@@ -101,5 +103,46 @@ async fn labels_that_a_requester_chose_claim_no_run_of_another() {
     rig.finish(&run.name_any(), true, &[("digest", "true")]).await;
     let done = rig.until("victim", Phase::Succeeded).await.status.unwrap();
     assert_eq!(done.results.unwrap()["digest"], "true");
+    controller.stop().await;
+}
+
+/// As when the cluster has another URL and the remote is named after it.
+#[tokio::test]
+async fn runs_go_on_when_their_remote_gets_another_name() {
+    let rig = Rig::new("renamed").await;
+    let record = rig.record();
+    let controller = rig.start();
+    for name in ["running", "over", "cut"] {
+        rig.submit(name, json!({ "request": "build" })).await;
+        rig.until(name, Phase::Running).await;
+    }
+    let (running, over) = (rig.run_of("running").await.name_any(), rig.run_of("over").await.name_any());
+    controller.stop().await;
+    rig.finish(&over, true, &[("digest", "old")]).await;
+    rig.requests().delete("cut", &kube::api::DeleteParams::default()).await.unwrap();
+    let start = || {
+        let remotes = vec![Remote { name: format!("{}-now", rig.namespace), client: rig.remote.clone() }];
+        let metrics = JobMetrics::register(&Metrics::new("jobs", "test"));
+        let (config, local) = (rig.config(), rig.local.clone());
+        Running::start(Controller::new(config, local, remotes, metrics, Health::default(), "renamed"))
+    };
+    let controller = start();
+    let done = rig.until("over", Phase::Succeeded).await.status.unwrap();
+    assert_eq!(done.results.unwrap()["digest"], "old");
+    controller.crash().await;
+    let controller = start();
+    rig.finish(&running, true, &[("digest", "one")]).await;
+    let done = rig.until("running", Phase::Succeeded).await.status.unwrap();
+    assert_eq!(done.pipeline_run.unwrap(), format!("{}/{running}", rig.namespace));
+    let api = rig.requests();
+    eventually(SOON, "the deleted request to go", || async {
+        api.get_opt("cut").await.is_ok_and(|found| found.is_none())
+    })
+    .await
+    .unwrap();
+    rig.no_runs().await;
+    for name in ["running", "over"] {
+        record.assert_once(name).await;
+    }
     controller.stop().await;
 }

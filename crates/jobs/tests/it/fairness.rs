@@ -60,6 +60,31 @@ async fn an_offer_runs_so_many_at_once_and_the_line_says_the_place() {
 }
 
 #[tokio::test]
+async fn a_run_that_is_removed_by_force_is_not_repeated_for_a_request_that_waited() {
+    let rig = Rig::new("limit-force").await;
+    rig.configure(limited(&rig, &[], 1)).await;
+    let (controller, record) = (rig.start(), rig.record());
+    rig.submit("first", json!({ "request": "build" })).await;
+    rig.until("first", Phase::Running).await;
+    rig.submit("second", json!({ "request": "build" })).await;
+    rig.until("second", Phase::Queued).await;
+    let first = rig.run_of("first").await;
+    rig.finish(&first.name_any(), true, &[]).await;
+    let run = rig.run_of("second").await.name_any();
+    // Its status is as it was when it joined the line, and true all the same.
+    let status = rig.request("second").await.status.unwrap();
+    assert_eq!(status.conditions[0].message, "accepted at place 1 of the line; it runs when its turn comes");
+    let none = json!({ "metadata": { "finalizers": [] } });
+    let params = kube::api::PatchParams::default();
+    rig.runs().patch(&run, &params, &kube::api::Patch::Merge(&none)).await.unwrap();
+    rig.runs().delete(&run, &kube::api::DeleteParams::default()).await.unwrap();
+    let failed = rig.until("second", Phase::Failed).await.status.unwrap();
+    assert_eq!(failed.conditions[0].message, "the PipelineRun was deleted before it finished");
+    record.assert_once("second").await;
+    controller.stop().await;
+}
+
+#[tokio::test]
 async fn a_crowd_of_one_tenant_does_not_block_another() {
     let rig = Rig::new("crowd-fair").await;
     let quiet = clusters().await.public.unique_namespace("quiet").await.unwrap();

@@ -425,12 +425,12 @@ fn no_wording_gets_past_the_allow_lists() {
     let tried = escapes.len();
     for (namespace, spec) in escapes {
         let parsed: InternalRequestSpec = serde_json::from_value(spec.clone()).unwrap();
-        let verdict = judge(&namespace, &parsed, &config);
+        let verdict = judge("public", &namespace, &parsed, &config);
         assert!(verdict.is_err(), "{namespace:?} {spec} became {verdict:?}");
     }
     verified("requests that try to get past the allow-list", tried);
     // What is offered is still had.
-    let ask = |spec: Value| judge("team-a", &serde_json::from_value(spec).unwrap(), &config);
+    let ask = |spec: Value| judge("public", "team-a", &serde_json::from_value(spec).unwrap(), &config);
     assert!(
         ask(json!({ "request": "build", "params": { "tag": "v1" }, "serviceAccount": "builder" })).is_ok()
     );

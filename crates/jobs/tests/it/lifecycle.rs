@@ -4,7 +4,7 @@ use super::rig::{Rig, SOON};
 use kube::ResourceExt;
 use serde_json::json;
 use tarbet_jobs::machine::Phase;
-use tarbet_jobs::names::{REQUEST_FINALIZER, RUN_FINALIZER};
+use tarbet_jobs::names::{REQUEST_FINALIZER, RUN_FINALIZER, run_name};
 use tarbet_testbed::eventually;
 
 #[tokio::test]
@@ -158,6 +158,26 @@ async fn in_debug_mode_the_run_is_left_to_the_administrators() {
         runs.items.len() == 1 && runs.items[0].finalizers().is_empty()
     };
     eventually(SOON, "the run without our finalizer", freed).await.unwrap();
+
+    // It is theirs from now on, whatever is configured, restarted or deleted later.
+    rig.configure(json!({ "allowList": [rig.tenant], "watchScope": "allowed" })).await;
+    controller.stop().await;
+    let controller = rig.start();
+    let next = rig.submit("next", json!({ "request": "build" })).await.uid().unwrap();
+    let next = run_name(&rig.namespace, &next);
+    rig.until("next", Phase::Succeeded).await;
+    let (requests, runs) = (rig.requests(), rig.runs());
+    requests.delete("kept", &kube::api::DeleteParams::default()).await.unwrap();
+    eventually(SOON, "the second run and the first request to go", || async {
+        let (run, request) = (runs.get_opt(&next).await, requests.get_opt("kept").await);
+        run.is_ok_and(|found| found.is_none()) && request.is_ok_and(|found| found.is_none())
+    })
+    .await
+    .unwrap();
+    let left = runs.list(&kube::api::ListParams::default()).await.unwrap().items;
+    let owners: Vec<&String> =
+        left.iter().map(|run| &run.annotations()["operator-sdk/primary-resource"]).collect();
+    assert_eq!(owners, [&format!("{}/kept", rig.tenant)]);
     controller.stop().await;
 }
 

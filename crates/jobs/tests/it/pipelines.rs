@@ -12,10 +12,23 @@ use sha2::{Digest, Sha256};
 use tarbet_jobs::machine::Phase;
 use tarbet_jobs::names::{log_name, run_name};
 use tarbet_jobs::tekton::Pipeline;
-use tarbet_testbed::{Tekton, eventually};
+use tarbet_testbed::{ControlPlane, Tekton, eventually};
+use tokio::sync::OnceCell;
 
 /// Tekton takes seconds for each task.
-const LONG: Duration = Duration::from_mins(3);
+pub const LONG: Duration = Duration::from_mins(3);
+
+/// A private cluster with real Tekton, started by the first test that asks.
+pub async fn with_tekton() -> &'static ControlPlane {
+    static PLANE: OnceCell<(ControlPlane, Tekton)> = OnceCell::const_new();
+    let start = || async {
+        let plane = clusters().await.private.beside("with-tekton").await.unwrap();
+        install_kinds(&plane).await;
+        let tekton = Tekton::start(&plane).await.unwrap();
+        (plane, tekton)
+    };
+    &PLANE.get_or_init(start).await.0
+}
 
 fn pipeline(name: &str, steps: Value, params: &[String]) -> Value {
     let declared: Vec<Value> = params.iter().map(|name| json!({ "name": name })).collect();
@@ -47,10 +60,8 @@ async fn kept_log(rig: &Rig, request: &str) -> String {
 #[tokio::test]
 async fn a_request_runs_on_real_tekton_with_results_and_logs() {
     let pair = clusters().await;
-    let private = pair.private.beside("with-tekton").await.unwrap();
-    install_kinds(&private).await;
-    let _tekton = Tekton::start(&private).await.unwrap();
-    let rig = Rig::on("tekton", &private, &pair.public).await;
+    let private = with_tekton().await;
+    let rig = Rig::on("tekton", private, &pair.public).await;
     rig.configure(json!({ "allowList": [rig.tenant], "watchScope": "allowed" })).await;
     let record = rig.record();
 

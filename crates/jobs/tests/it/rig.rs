@@ -88,6 +88,11 @@ impl Rig {
     pub async fn on(prefix: &str, private: &ControlPlane, public: &ControlPlane) -> Self {
         let namespace = private.unique_namespace(prefix).await.unwrap();
         let tenant = public.unique_namespace(&format!("{prefix}-tenant")).await.unwrap();
+        Self::at(&namespace, &tenant, private, public).await
+    }
+
+    /// The same in namespaces that are there.
+    pub async fn at(namespace: &str, tenant: &str, private: &ControlPlane, public: &ControlPlane) -> Self {
         let (local, remote) = (client(private).await, client(public).await);
         let writes = Arc::new(AtomicUsize::new(0));
         let kubeconfigs = (private.kubeconfig(), public.kubeconfig());
@@ -95,8 +100,8 @@ impl Rig {
         Self {
             local,
             remote,
-            namespace,
-            tenant,
+            namespace: namespace.to_owned(),
+            tenant: tenant.to_owned(),
             writes,
             metrics: Metrics::new("jobs", "test"),
             kubeconfigs,

@@ -195,7 +195,7 @@ async fn follow(
                 Phase::New => {}
                 Phase::Queued => {
                     let place = status.queue.map_or(0, |queue| queue.position);
-                    say(&format!("{name}: waiting for its turn, at place {place}"));
+                    say(&format!("{name}: accepted at place {place} of the line"));
                 }
                 Phase::Running => {
                     say(&format!("{name}: running as {}", status.pipeline_run.unwrap_or_default()));
@@ -245,7 +245,8 @@ fn row(request: &InternalRequest) -> Value {
 fn state(status: &InternalRequestStatus) -> &'static str {
     match Phase::of(status) {
         Phase::New => "new",
-        Phase::Queued => "waiting",
+        // Whether it waits or runs by now is not written before its end.
+        Phase::Queued => "accepted",
         Phase::Running => "running",
         Phase::Succeeded => "succeeded",
         Phase::Failed => "failed",
@@ -271,7 +272,7 @@ fn show(request: &InternalRequest, format: Format) -> Result<(), Problem> {
     let mut add =
         |name: &str, value: Option<String>| lines.extend(value.map(|value| format!("{name:<10} {value}")));
     add("Message", message(&status));
-    add("Place", status.queue.as_ref().map(|queue| queue.position.to_string()));
+    add("Joined", status.queue.as_ref().map(|queue| format!("the line at place {}", queue.position)));
     add("Run", status.pipeline_run.clone());
     add("Started", status.start_time.as_ref().map(|time| time.0.to_string()));
     add("Completed", status.completion_time.as_ref().map(|time| time.0.to_string()));

@@ -269,7 +269,11 @@ pub fn block_on(command: impl Future<Output = Result<(), Problem>>) -> Result<()
 }
 
 fn load(global: &Global) -> Result<Config, Problem> {
-    config::load(&sources(global)).map_err(|error| error.problem())
+    let sources = sources(global);
+    let mut config = config::load(&sources).map_err(|error| error.problem())?;
+    config.observability.listen_by_flag =
+        sources.flags.iter().any(|(setting, _, _)| setting == "observability.listen");
+    Ok(config)
 }
 
 fn sources(global: &Global) -> Sources {

@@ -14,7 +14,7 @@ use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::ground;
 
 pub use layers::{Node, Origin};
-pub use sections::{Config, Log};
+pub use sections::{Config, Log, Observability};
 
 /// Where settings come from, lowest first.
 #[derive(Debug, Default)]

@@ -5,6 +5,7 @@ pub mod cloud;
 pub mod gateway;
 pub mod interlink;
 pub mod jobs;
+pub mod listeners;
 pub mod mesh;
 pub mod nets;
 pub mod node;

@@ -128,6 +128,9 @@ pub struct Observability {
     /// Address of the metrics and probe listener; each role has its own default.
     #[schemars(with = "Option<String>")]
     pub listen: Option<SocketAddr>,
+    // Whether a flag said so.
+    #[serde(skip)]
+    pub listen_by_flag: bool,
     /// A further path of the metrics, such as `/-/metrics`.
     pub metrics_path: Option<String>,
     /// A further path of the liveness probe.

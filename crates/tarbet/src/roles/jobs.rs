@@ -1,7 +1,8 @@
 //! `tarbet jobs`: the controller that runs private pipelines on request.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use tarbet_cluster::{Client, Source};
@@ -11,6 +12,7 @@ use tarbet_telemetry::codes::{ground, jobs};
 use tarbet_telemetry::log::Format;
 use tarbet_telemetry::{Coded, Problem, Stage, observe};
 
+use super::listeners::{ListenArgs, in_a_pod};
 use super::process::{Process, Threads, bind};
 use crate::cli::endpoint::ServerArgs;
 use crate::config::{Config, Log};
@@ -22,9 +24,6 @@ pub const EXAMPLES: &str = "Examples:
 
 It runs in the private cluster. What may run is decided by the object `config` of the kind
 InternalServicesConfig in its namespace; several remotes are listed under jobs.remotes.";
-
-const METRICS_AT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
-const PROBES_AT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8081);
 
 #[derive(Debug, Args)]
 pub struct JobsArgs {
@@ -38,7 +37,8 @@ pub struct JobsArgs {
     /// Without one the first that is seen is remembered
     #[arg(long, value_name = "PIN", requires = "remote_site")]
     remote_site_key: Vec<String>,
-    /// The name of the remote, part of what makes a run unique; made from its URL or site if absent
+    /// The name of the remote, part of what makes a run unique; made from its URL or site if absent. Runs
+    /// of a remote that had another name are taken over at the start
     #[arg(long, value_name = "NAME")]
     remote_name: Option<String>,
     #[command(flatten)]
@@ -55,12 +55,17 @@ pub struct JobsArgs {
     /// The name of the lease
     #[arg(long, value_name = "NAME")]
     leader_election_id: Option<String>,
-    /// Address of the metrics listener, such as :8080
-    #[arg(long, value_parser = address, value_name = "ADDR")]
-    metrics_bind_address: Option<SocketAddr>,
-    /// Address of the probe listener, such as :8081
-    #[arg(long, value_parser = address, value_name = "ADDR")]
-    health_probe_bind_address: Option<SocketAddr>,
+    /// How long others wait for a silent leader, such as 15s
+    #[arg(long, value_parser = go_duration, value_name = "DURATION")]
+    lease_duration: Option<Duration>,
+    /// How long a leader goes on without renewing
+    #[arg(long, value_parser = go_duration, value_name = "DURATION")]
+    leader_renew_deadline: Option<Duration>,
+    /// How often it renews
+    #[arg(long, value_parser = go_duration, value_name = "DURATION")]
+    leader_elector_retry_period: Option<Duration>,
+    #[command(flatten)]
+    listen: ListenArgs,
     #[command(flatten)]
     zap: ZapArgs,
 }
@@ -106,12 +111,9 @@ impl ZapArgs {
 pub fn run(mut config: Config, args: JobsArgs) -> Result<(), Problem> {
     args.zap.apply(&mut config.log);
     let mut settings = merged(config.jobs.clone(), &args)?;
-    let mut probes = args.health_probe_bind_address;
-    if config.observability.listen.is_none() {
-        config.observability.listen = args.metrics_bind_address;
-        probes = probes.or(Some(PROBES_AT));
-    }
-    Process::run("jobs", &config, METRICS_AT, Threads::One, |process| async move {
+    let listeners = args.listen.choose(&config.observability, in_a_pod())?;
+    config.observability.listen = None;
+    Process::run("jobs", &config, listeners.metrics, Threads::One, |process| async move {
         name_remotes(&mut settings).await?;
         let source = source(settings.kubeconfig.as_deref())?;
         let local = connect(&source).await?;
@@ -119,7 +121,7 @@ pub fn run(mut config: Config, args: JobsArgs) -> Result<(), Problem> {
         for remote in &settings.remotes {
             remotes.push(Remote { name: remote.name.clone(), client: reach(remote, &args.server).await? });
         }
-        if let Some(probes) = probes {
+        if let Some(probes) = listeners.probes {
             serve_probes(&process, probes).await?;
         }
         let metrics = JobMetrics::register(&process.metrics);
@@ -148,6 +150,10 @@ fn merged(mut config: JobsConfig, args: &JobsArgs) -> Result<JobsConfig, Problem
     if let Some(id) = &args.leader_election_id {
         config.leader_election.id.clone_from(id);
     }
+    let times = &mut config.leader_election;
+    times.duration = args.lease_duration.unwrap_or(times.duration);
+    times.renew = args.leader_renew_deadline.unwrap_or(times.renew);
+    times.retry = args.leader_elector_retry_period.unwrap_or(times.retry);
     if config.remotes.is_empty() {
         return Err(Problem::new(&jobs::NO_REMOTE, "The controller does not know whose requests to serve."));
     }
@@ -178,9 +184,8 @@ async fn name_remotes(config: &mut JobsConfig) -> Result<(), Problem> {
 /// The private cluster, in the order the original looks for it.
 pub fn source(named: Option<&std::path::Path>) -> Result<Source, Problem> {
     let variable = std::env::var("KUBECONFIG").ok();
-    let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
     let home = std::env::var_os("HOME").map(PathBuf::from);
-    Source::choose(named, variable.as_deref(), in_pod, home.as_deref()).map_err(|error| error.problem())
+    Source::choose(named, variable.as_deref(), in_a_pod(), home.as_deref()).map_err(|error| error.problem())
 }
 
 /// A client for a cluster.
@@ -229,18 +234,8 @@ pub fn identity() -> String {
     format!("{}_{}", host.trim(), once.trim())
 }
 
-/// An address as Go programs write it: `:8080` is every interface, `0` is none that others know.
-pub fn address(text: &str) -> Result<SocketAddr, String> {
-    match text {
-        "0" => Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)),
-        _ => match text.strip_prefix(':') {
-            Some(port) => port
-                .parse()
-                .map(|port| SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port))
-                .map_err(|error| error.to_string()),
-            None => text.parse().map_err(|error: std::net::AddrParseError| error.to_string()),
-        },
-    }
+fn go_duration(text: &str) -> Result<Duration, String> {
+    tarbet_jobs::duration::parse(text).ok_or_else(|| "expected a duration such as 15s or 1m30s".to_owned())
 }
 
 #[cfg(test)]
@@ -266,11 +261,31 @@ mod tests {
         );
     }
 
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        jobs: JobsArgs,
+    }
+
+    /// As the original's own deployment starts it.
     #[test]
-    fn addresses_are_read_as_go_programs_write_them() {
-        assert_eq!(address(":8080"), Ok("0.0.0.0:8080".parse().unwrap()));
-        assert_eq!(address("127.0.0.1:1"), Ok("127.0.0.1:1".parse().unwrap()));
-        assert_eq!(address("0"), Ok("127.0.0.1:0".parse().unwrap()));
-        assert!(address("host").is_err() && address(":x").is_err());
+    fn the_originals_times_of_the_election_are_taken() {
+        let words = [
+            "jobs",
+            "--health-probe-bind-address=:8081",
+            "--metrics-bind-address=127.0.0.1:8080",
+            "--leader-elect",
+            "--lease-duration=90s",
+            "--leader-renew-deadline=1m0s",
+            "--leader-elector-retry-period=10s",
+            "--remote-cluster-config-file=/etc/remote/kubeconfig",
+        ];
+        let line = <Line as clap::Parser>::try_parse_from(words).unwrap();
+        let config = merged(JobsConfig::default(), &line.jobs).unwrap();
+        let times = &config.leader_election;
+        assert!(times.enabled);
+        assert_eq!([times.duration, times.renew, times.retry].map(|time| time.as_secs()), [90, 60, 10]);
+        let wrong = <Line as clap::Parser>::try_parse_from(["jobs", "--lease-duration=soon"]);
+        assert!(wrong.is_err());
     }
 }

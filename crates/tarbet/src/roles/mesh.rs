@@ -1,7 +1,7 @@
 //! `tarbet mesh`: the federation controller and its discovery.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -12,13 +12,12 @@ use tarbet_reach::names::SiteName;
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::{Coded, Problem, Stage};
 
-use super::jobs::{address, connect, identity, serve_probes, source};
+use super::jobs::{connect, identity, serve_probes, source};
+use super::listeners::{ListenArgs, address, in_a_pod};
 use super::process::{Process, Threads, bind};
 use crate::cli::endpoint::ServerArgs;
 use crate::config::Config;
 
-const METRICS_AT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
-const PROBES_AT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8081);
 /// Where a pod finds its own namespace.
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
@@ -50,26 +49,19 @@ pub struct MeshArgs {
     /// Let one of several replicas write
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     leader_elect: Option<bool>,
-    /// Address of the metrics listener, such as :8080
-    #[arg(long, value_parser = address, value_name = "ADDR")]
-    metrics_bind_address: Option<SocketAddr>,
-    /// Address of the probe listener, such as :8081
-    #[arg(long, value_parser = address, value_name = "ADDR")]
-    health_probe_bind_address: Option<SocketAddr>,
+    #[command(flatten)]
+    bind: ListenArgs,
 }
 
 pub fn run(mut config: Config, args: MeshArgs) -> Result<(), Problem> {
     let settings = merged(config.mesh.clone(), &args)?;
-    let mut probes = args.health_probe_bind_address;
-    if config.observability.listen.is_none() {
-        config.observability.listen = args.metrics_bind_address;
-        probes = probes.or(Some(PROBES_AT));
-    }
-    Process::run("mesh", &config, METRICS_AT, Threads::Cores, |process| async move {
+    let listeners = args.bind.choose(&config.observability, in_a_pod())?;
+    config.observability.listen = None;
+    Process::run("mesh", &config, listeners.metrics, Threads::Cores, |process| async move {
         let client = connect(&source(settings.kubeconfig.as_deref())?).await?;
         let namespace = namespace(settings.namespace.clone());
         let sites = sites(&settings.via_site, &args.server)?;
-        if let Some(probes) = probes {
+        if let Some(probes) = listeners.probes {
             serve_probes(&process, probes).await?;
         }
         let listener = bind(settings.listen, "discovery").await?;

@@ -51,10 +51,11 @@ impl Threads {
 
 impl Process {
     /// Runs a role from start to end: `build` binds, opens and spawns, and returns when all is set up.
+    /// Without any address it is not observed.
     pub fn run<B, F>(
         role: &'static str,
         config: &Config,
-        observe_at: SocketAddr,
+        observe_at: impl Into<Option<SocketAddr>>,
         threads: Threads,
         build: B,
     ) -> Result<(), Problem>
@@ -80,7 +81,9 @@ impl Process {
             let process = Self::start(role, config)?;
             let starting = process.health.part("start");
             let pages = config.observability.paths();
-            process.observe(config.observability.listen.unwrap_or(observe_at), &pages).await?;
+            if let Some(address) = config.observability.listen.or(observe_at.into()) {
+                process.observe(address, &pages).await?;
+            }
             build(process.clone()).await?;
             drop(starting);
             tracing::info!(role, version = env!("CARGO_PKG_VERSION"), "Started.");

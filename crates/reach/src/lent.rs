@@ -47,6 +47,11 @@ impl Lender {
         self.empty
     }
 
+    /// Whether all of it is kept, however far an attempt comes.
+    pub(crate) fn is_kept_whole(&self) -> bool {
+        self.empty || self.hint.exact().is_some_and(|size| size <= KEPT as u64)
+    }
+
     /// The body for another attempt; nothing if an earlier attempt has read more than is kept.
     pub(crate) fn lend(&self) -> Option<Body> {
         if self.empty {

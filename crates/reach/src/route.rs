@@ -4,13 +4,15 @@
 //! links, then those the registry knows at other gateways, and otherwise waits until one appears
 //! or the deadline passes. A gateway asked by another one only follows the instruction.
 
+mod wait;
+
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
+use http::{Method, Request, Response};
 use tarbet_link::handshake::Purpose;
 use tarbet_link::{Address, Body, ByteStream, Caller, Dialer, LinkError, Reached, Target};
 use tarbet_telemetry::codes::reach;
@@ -19,6 +21,8 @@ use tarbet_telemetry::{Coded, Problem};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::wait::Until;
+use self::wait::{Rounds, is_busy};
 use crate::lent::Lender;
 use crate::local::{Held, LinkId, LocalLinks, Way};
 use crate::names::SiteName;
@@ -33,33 +37,6 @@ const ATTEMPTS: usize = 6;
 const UNCERTAIN: usize = 2;
 /// How soon a gateway that is listed and does not answer is tried again.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-
-/// How long another gateway may go on looking for a way to the agent, in milliseconds. It is told with each
-/// request that goes through it, and goes no further.
-pub(crate) const WAIT: HeaderName = HeaderName::from_static("tarbet-wait");
-
-/// Until when a way may wait before it sends a request on; among the request's extensions.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Until(pub(crate) Instant);
-
-impl Until {
-    /// What a request says, else so long from now.
-    pub(crate) fn of(request: &Request<Body>, longest: Duration) -> Instant {
-        request.extensions().get::<Self>().map_or_else(|| Instant::now() + longest, |until| until.0)
-    }
-
-    /// What another gateway said of a request, within what is usual here.
-    pub(crate) fn take(headers: &mut HeaderMap, longest: Duration) -> Self {
-        let told = headers.remove(WAIT).and_then(|value| value.to_str().ok()?.parse().ok());
-        Self(Instant::now() + told.map_or(longest, |told| longest.min(Duration::from_millis(told))))
-    }
-
-    /// For another gateway.
-    fn tell(self, headers: &mut HeaderMap) {
-        let left = self.0.saturating_duration_since(Instant::now()).as_millis();
-        headers.insert(WAIT, HeaderValue::from(u64::try_from(left).unwrap_or(u64::MAX)));
-    }
-}
 
 /// Why a request did not reach its site.
 #[derive(Debug, thiserror::Error)]
@@ -176,7 +153,9 @@ fn is_unknown(error: &LinkError) -> bool {
 fn is_no_way(error: &LinkError) -> bool {
     match error {
         LinkError::Busy { .. } => true,
-        LinkError::Denied(denial) => denial.untouched && denial.code == reach::SERVICE_NOT_OFFERED.id,
+        LinkError::Denied(denial) if denial.untouched => {
+            denial.code == reach::SERVICE_NOT_OFFERED.id || is_busy(error)
+        }
         _ => false,
     }
 }
@@ -215,6 +194,8 @@ struct Errand {
     harmless: bool,
     /// Which links suit it best.
     purpose: Purpose,
+    /// Whether all of it can be sent again after another gateway had it.
+    movable: bool,
 }
 
 /// A way that was found.
@@ -279,18 +260,18 @@ impl Router {
         deadline: Instant,
         story: &Story,
     ) -> Result<Response<Body>, RouteError> {
-        let (mut parts, body) = request.into_parts();
+        let (parts, body) = request.into_parts();
         let lender = Lender::new(body);
         let harmless = is_harmless(&parts, lender.is_empty());
-        parts.extensions.insert(Until(deadline));
         let target = parts.extensions.get::<Target>().cloned();
-        let errand = Errand { harmless, purpose: Purpose::General };
-        self.attempt(site, deadline, errand, story, |way, via| {
+        let errand = Errand { harmless, purpose: Purpose::General, movable: lender.is_kept_whole() };
+        self.attempt(site, deadline, errand, story, |way, via, until| {
             let body = lender.lend();
             let mut parts = parts.clone();
+            parts.extensions.insert(until);
             if let (Some(via), Some(target)) = (via, &target) {
                 parts.extensions.insert(through(via, target));
-                Until(deadline).tell(&mut parts.headers);
+                until.tell(&mut parts.headers);
             }
             async move {
                 let Some(body) = body else {
@@ -313,8 +294,8 @@ impl Router {
         deadline: Instant,
         story: &Story,
     ) -> Result<ByteStream, RouteError> {
-        let errand = Errand { harmless: false, purpose: Purpose::Bulk };
-        self.attempt(site, deadline, errand, story, |way, via| {
+        let errand = Errand { harmless: false, purpose: Purpose::Bulk, movable: true };
+        self.attempt(site, deadline, errand, story, |way, via, _| {
             let target = via.map_or_else(|| target.clone(), |via| through(via, &target));
             let first = first.clone();
             async move { way.open_with(target, first).await }
@@ -332,19 +313,25 @@ impl Router {
         mut send: F,
     ) -> Result<T, RouteError>
     where
-        F: FnMut(Arc<dyn Way>, Option<LinkId>) -> R,
+        F: FnMut(Arc<dyn Way>, Option<LinkId>, Until) -> R,
         R: Future<Output = Result<T, LinkError>>,
     {
         let mut tried = Vec::new();
         let mut last: Option<LinkError> = None;
-        let Errand { harmless, purpose } = errand;
+        let Errand { harmless, purpose, movable } = errand;
         let mut uncertain = if harmless { UNCERTAIN } else { 0 };
+        let mut rounds = Rounds::new(deadline, self.knows_others(site));
         loop {
-            // A link that is full is no reason to wait for another one, nor is an agent that lacks the service.
+            // A link that is full is no reason to wait for another one, nor is an agent that lacks the service
+            // or has no tunnel free.
             let patience = if last.as_ref().is_some_and(is_no_way) { Instant::now() } else { deadline };
-            let found = self.find(site, purpose, &tried, patience, story).await;
-            let Found { way, link, place } = match (found, last) {
+            let passed = [&tried, rounds.busy()].concat();
+            let found = self.find(site, purpose, &passed, patience, story).await;
+            let Found { way, link, place } = match (found, last.take()) {
                 (Ok(found), _) => found,
+                (Err(RouteError::Leaving), _) => return Err(RouteError::Leaving),
+                // None of those that are there has a tunnel free; they are asked again.
+                (Err(_), Some(error)) if is_busy(&error) && rounds.again() => continue,
                 // What broke says more than that nothing came after it.
                 (Err(RouteError::NotConnected { .. } | RouteError::Gateway { .. }), Some(source)) => {
                     return Err(RouteError::Link { site: site.clone(), source });
@@ -356,10 +343,22 @@ impl Router {
                 Place::Here => Step::Link(link),
             });
             let there = matches!(place, Place::There(_));
-            let error = match send(way, there.then_some(link)).await {
+            let until = match place {
+                // What has left for another gateway may be gone, so that it stays there.
+                Place::There(_) if !movable => Until { at: deadline, last: true },
+                Place::Here | Place::There(_) => rounds.until(false),
+                Place::Beside(_) => rounds.until(true),
+            };
+            let error = match send(way, there.then_some(link), until).await {
                 Ok(done) => return Ok(done),
                 Err(error) => error,
             };
+            if is_busy(&error) && !until.last {
+                tracing::debug!(%site, %link, "No tunnel is free; others are asked.");
+                rounds.put_off(link);
+                last = Some(error);
+                continue;
+            }
             tried.push(link);
             if let (true, Some(registry)) = (there, &self.registry) {
                 registry.distrust(site);
@@ -373,6 +372,11 @@ impl Router {
             story.note(Step::Broke(chain(&error)));
             last = Some(error);
         }
+    }
+
+    /// Whether there may be more than one way to the site.
+    fn knows_others(&self, site: &SiteName) -> bool {
+        self.registry.is_some() || self.beside.is_some() || self.local.of_site(site).len() > 1
     }
 
     /// The next way to the site; waits for one if there is none.

@@ -1,10 +1,12 @@
 //! The listener for Kubernetes clients: `https://gateway/sites/NAME/…` is the API server of that
 //! site, for kubectl and everything like it.
 
+mod refusal;
+
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, COOKIE, HeaderName, HeaderValue};
+use http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -16,6 +18,7 @@ use tarbet_telemetry::codes::reach;
 use tarbet_telemetry::{Coded, Problem, RequestId, request};
 use tokio::time::Instant;
 
+use self::refusal::Manner;
 use super::Hub;
 use super::kas::callers;
 use super::kas::cors::Page;
@@ -57,11 +60,7 @@ pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: Origin) {
 
 async fn answer(hub: &Arc<Hub>, request: Request<Incoming>, vouched: Option<&Vouched>) -> Response<Body> {
     let id = request_id(request.headers());
-    let discovering = request
-        .headers()
-        .get_all(ACCEPT)
-        .iter()
-        .any(|value| value.to_str().is_ok_and(|accept| accept.contains("as=APIGroupDiscoveryList")));
+    let manner = Manner::of(request.headers(), hub.kas.asks_gitlab());
     let page = Page::of(hub.kas.origin(), request.headers());
     let answered = match &page {
         Ok(page) => match page.preflight(request.method(), request.headers()) {
@@ -72,7 +71,7 @@ async fn answer(hub: &Arc<Hub>, request: Request<Incoming>, vouched: Option<&Vou
     };
     let mut response = answered.unwrap_or_else(|problem| {
         tracing::debug!(request = %id, code = %problem.code, "A request was answered with a problem.");
-        let mut refusal = if discovering { plain_text(&problem) } else { status_object(&problem) };
+        let mut refusal = manner.put(&problem);
         if refusal.status() == StatusCode::UNAUTHORIZED && hub.kas.asks_gitlab() {
             refusal.headers_mut().insert(UNAUTHORIZED, HeaderValue::from_static("true"));
         }
@@ -204,52 +203,6 @@ fn split(uri: &Uri, named: Option<SiteName>) -> Result<(SiteName, Uri), Problem>
         query => format!("/{query}"),
     };
     Ok((site, path.parse().map_err(|_| unknown())?))
-}
-
-/// A problem as Kubernetes clients expect it, so that kubectl prints it.
-pub(crate) fn status_object(problem: &Problem) -> Response<Body> {
-    let status = kube_status(problem);
-    let reason = match status.as_u16() {
-        401 => "Unauthorized",
-        403 => "Forbidden",
-        409 => "Conflict",
-        429 => "TooManyRequests",
-        400 => "BadRequest",
-        _ => "InternalError",
-    };
-    let object = serde_json::json!({
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "message": message(problem), "reason": reason, "code": status.as_u16(),
-        "details": {"causes": [{"reason": problem.code, "message": problem.cause, "field": problem.hop}]},
-    });
-    respond(status, "application/json", object.to_string())
-}
-
-/// The same for a client that is discovering the API: client-go drops the message of a Status
-/// object there and keeps that of a text.
-fn plain_text(problem: &Problem) -> Response<Body> {
-    respond(kube_status(problem), "text/plain; charset=utf-8", message(problem))
-}
-
-/// client-go replaces what 503 and 504 say by sentences of its own, and kas answers 502 as well; a 404
-/// makes it believe that the API server is an old one.
-fn kube_status(problem: &Problem) -> StatusCode {
-    match problem.status() {
-        StatusCode::NOT_FOUND => StatusCode::FORBIDDEN,
-        StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => StatusCode::BAD_GATEWAY,
-        status => status,
-    }
-}
-
-fn message(problem: &Problem) -> String {
-    format!("{} [{}; {}; try: {}]", problem.message, problem.code, problem.hop, problem.remedy)
-}
-
-fn respond(status: StatusCode, content_type: &'static str, body: String) -> Response<Body> {
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response
 }
 
 #[cfg(test)]

@@ -322,9 +322,17 @@ impl Asked {
 
 impl Caller for Asked {
     fn call(&self, request: Request<Body>) -> BoxFuture<'_, Result<Response<Body>, LinkError>> {
-        *self.until.lock().unwrap() = request.extensions().get::<Until>().map(|until| until.0);
+        let until = request.extensions().get::<Until>().map(|until| until.at);
+        *self.until.lock().unwrap() = until;
         let answer = (self.answer)();
-        Box::pin(async move { answer })
+        Box::pin(async move {
+            if let (Some(until), Err(error)) = (until, &answer)
+                && is_busy(error)
+            {
+                tokio::time::sleep_until(until).await;
+            }
+            answer
+        })
     }
 }
 
@@ -370,24 +378,6 @@ async fn a_way_is_told_until_when_the_request_waits() {
     assert_eq!(*way.until.lock().unwrap(), Some(deadline));
 }
 
-#[test]
-fn another_gateway_is_told_how_long_and_waits_no_longer_than_it_would() {
-    let start = Instant::now();
-    let mut headers = HeaderMap::new();
-    Until(start + Duration::from_hours(1)).tell(&mut headers);
-    assert!(headers.contains_key(super::WAIT));
-    let Until(most) = Until::take(&mut headers, WAIT);
-    assert!(most <= Instant::now() + WAIT && headers.is_empty());
-    headers.insert(super::WAIT, "5000".parse().unwrap());
-    let Until(told) = Until::take(&mut headers, Duration::from_hours(1));
-    assert!(told <= Instant::now() + Duration::from_secs(5));
-    for odd in ["", "-1", "x", "1.5"] {
-        headers.insert(super::WAIT, odd.parse().unwrap());
-        let Until(usual) = Until::take(&mut headers, WAIT);
-        assert!(usual >= start + WAIT, "{odd}");
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn what_one_agent_lacks_another_may_have_and_nobody_waits_for_a_third() {
     let (local, router) = alone();
@@ -429,4 +419,46 @@ async fn gateways_of_another_make_are_asked_while_the_registry_is_away() {
     let others = Others(Asked::new(|| Ok(Response::new(Body::from("theirs")))));
     let router = router.beside(Some(Arc::new(others)));
     assert_eq!(call(&router, rig::request("GET", "/", "")).await.unwrap(), "theirs");
+}
+
+fn full() -> Result<Response<Body>, LinkError> {
+    let id = codes::reach::SITE_NOT_CONNECTED.id;
+    let denial = tarbet_link::Denial::new(http::StatusCode::GATEWAY_TIMEOUT, id, "All tunnels are in use.");
+    Err(LinkError::Denied(Box::new(denial.untouched())))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_way_whose_tunnels_are_all_in_use_does_not_keep_a_request_from_another() {
+    let (local, router) = alone();
+    let busy = Asked::new(full);
+    local.add(busy.held());
+    // Alone it is waited for to the end.
+    let deadline = Instant::now() + WAIT;
+    call(&router, rig::request("POST", "/", "x")).await.unwrap_err();
+    assert_eq!(*busy.until.lock().unwrap(), Some(deadline));
+    // With others, for a moment.
+    let world = World::named("idle");
+    let _joined = add(&local, &world).await;
+    for _ in 0..4 {
+        assert_eq!(call(&router, rig::request("POST", "/", "x")).await.unwrap(), "idle/x");
+    }
+    assert!(busy.until.lock().unwrap().is_some_and(|until| until < Instant::now() + WAIT));
+
+    let others = Others(Asked::new(|| Ok(Response::new(Body::from("theirs")))));
+    let (local, router) = alone();
+    local.add(busy.held());
+    let router = router.beside(Some(Arc::new(others)));
+    assert_eq!(call(&router, rig::request("POST", "/", "x")).await.unwrap(), "theirs");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ways_that_are_all_in_use_are_asked_in_turn_until_time_is_up() {
+    let (local, router) = alone();
+    let busy = [Asked::new(full), Asked::new(full)];
+    for way in &busy {
+        local.add(way.held());
+    }
+    let error = call(&router, rig::request("POST", "/", "x")).await.unwrap_err();
+    assert_eq!(error.problem().message, "All tunnels are in use.");
+    assert!(busy.iter().all(|way| way.until.lock().unwrap().is_some()));
 }

@@ -53,24 +53,22 @@ impl KasWay {
     }
 
     /// Waits for a tunnel, as long as the request may.
-    async fn open(
-        &self,
-        method: &MethodPath,
-        metadata: &HeaderMap,
-        until: Instant,
-    ) -> Result<Call, LinkError> {
+    async fn open(&self, method: &MethodPath, metadata: &HeaderMap, until: Until) -> Result<Call, LinkError> {
         let begun = Instant::now();
         let found = tokio::select! {
             biased;
-            call = self.pool.open(self.agent, method, metadata, until) => call.map_err(|status| denied(&status)),
+            call = self.pool.open(self.agent, method, metadata, until.at) => call.map_err(|status| denied(&status)),
             () = self.gone.cancelled() => Err(lost()),
             () = self.leaving.cancelled() => Err(draining()),
         };
-        self.metrics.looked_for_tunnel(found.is_ok(), begun.elapsed());
+        // One that goes on to look elsewhere has not failed.
+        if found.is_ok() || until.last {
+            self.metrics.looked_for_tunnel(found.is_ok(), begun.elapsed());
+        }
         found
     }
 
-    fn until(&self, request: &Request<Body>) -> Instant {
+    fn until(&self, request: &Request<Body>) -> Until {
         let longest = self.hub.upgrade().map(|hub| hub.config().max_wait);
         Until::of(request, longest.unwrap_or_default())
     }

@@ -59,7 +59,7 @@ impl Through {
     }
 
     async fn send(&self, request: Request<Body>) -> Result<Response<Body>, LinkError> {
-        let until = Until::of(&request, LONGEST);
+        let until = Until::of(&request, LONGEST).at;
         if let Some(method) = called(&request)? {
             let (metadata, requests) = match take_apart(request) {
                 Ok(parts) => parts,

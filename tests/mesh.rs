@@ -1,5 +1,8 @@
 //! Two meshes with real traffic: `tarbet mesh` beside real istiods, requests through real Envoys.
 
+mod ways;
+
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
@@ -7,6 +10,8 @@ use serde_json::{Value, json};
 use tarbet_testbed::product::{Agent, Product};
 use tarbet_testbed::{ControlPlane, Folder, Helm, Istiod, Kubectl, Lease, MeshLab, eventually, shared_pair};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
+
+pub(crate) use ways::resolving;
 
 pub(crate) const SOON: Duration = Duration::from_secs(90);
 const RULES: &str = "federationservicerules";
@@ -294,7 +299,7 @@ async fn discovery_crosses_the_gateway_for_the_peers_identity_and_for_no_other()
     let mut lab = MeshLab::start(east, west).await.unwrap();
     let ports = Lease::block(3).unwrap();
     let [east_at, west_at, entrance] = [0, 1, 2].map(|index| ports.port(index));
-    lab.discovery_through_gateway(west, west_at, entrance).await.unwrap();
+    lab.discovery_through_gateway(west, west_at, (Ipv4Addr::LOCALHOST, entrance).into()).await.unwrap();
     east.kubectl().apply(&federation("east", "west", &[MeshLab::GATEWAY])).await.unwrap();
     east.kubectl().apply(&rules("west")).await.unwrap();
     west.kubectl().apply(&federation("west", "east", &["192.0.2.2"])).await.unwrap();
@@ -331,8 +336,24 @@ async fn the_charts_account_may_do_all_that_the_controller_does() {
     }
     let helm = Helm::on(east).await.unwrap();
     let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/helm/tarbet-mesh");
-    assert!(helm.run(&["template", "mesh", chart]).await.is_err(), "a mesh without an id");
+    let version = "--kube-version=1.31.0";
+    let nameless = helm.run(&["template", "mesh", chart, version]).await.unwrap_err().to_string();
+    assert!(nameless.contains("/mesh'"), "a mesh without an id: {nameless}");
     helm.run(&["lint", chart, "--set", "mesh=east", "--strict"]).await.unwrap();
+    // What is carried passes the sidecar by; a person's annotations go before ours.
+    let carrying = [
+        "template",
+        "mesh",
+        chart,
+        version,
+        "--set",
+        "mesh=east,config.carry.west.listen=0.0.0.0:15543,config.carry.north.listen=[::]:15544",
+        "--set",
+        "podAnnotations.team=mesh",
+    ];
+    let rendered = helm.run(&carrying).await.unwrap();
+    let excluded = "traffic.sidecar.istio.io/excludeInboundPorts: 15544,15543";
+    assert!(rendered.contains(excluded) && rendered.contains("team: mesh"), "{rendered}");
     let words = [
         "install",
         "mesh",
@@ -399,7 +420,7 @@ async fn the_charts_account_may_do_all_that_the_controller_does() {
     helm.run(&["uninstall", "mesh", "--namespace", "istio-system", "--no-hooks"]).await.unwrap();
     let left = [
         "get",
-        "deployment,service,serviceaccount",
+        "deployment,service,serviceaccount,lease",
         "-n",
         "istio-system",
         "-l",

@@ -6,9 +6,9 @@ use kube::{Api, Client};
 use serde_json::Value;
 use tarbet_link::Address;
 
-use crate::crd::ImportedService;
+use crate::crd::{ImportedService, IngressType, MeshFederation};
 use crate::error::MeshError;
-use crate::names::istio_sni;
+use crate::names::{istio_sni, router_host};
 use crate::plan::{Kind, MANAGED_BY};
 
 /// An imported service as its callers' proxies know it.
@@ -59,6 +59,13 @@ pub async fn callee(client: &Client, name: &str, port: Option<u32>) -> Result<Op
     let entry =
         entries.items.into_iter().find(|entry| entry.data["spec"]["hosts"][0] == found.hostname.as_str());
     let gateways = entry.map(|entry| gateways(&entry.data["spec"], &chosen.name)).unwrap_or_default();
+    let federations = Api::<MeshFederation>::all(client.clone())
+        .list(&ListParams::default())
+        .await
+        .map_err(failed("MeshFederation"))?;
+    let routed = federations.items.iter().flat_map(|federation| &federation.spec.remote).any(|remote| {
+        found.meshes.contains(&remote.id) && remote.ingress.kind == IngressType::OpenshiftRouter
+    });
     let mut identities: Vec<String> = found
         .offers
         .iter()
@@ -68,7 +75,7 @@ pub async fn callee(client: &Client, name: &str, port: Option<u32>) -> Result<Op
     identities.sort_unstable();
     identities.dedup();
     Ok(Some(Callee {
-        server_name: istio_sni(&found.hostname, chosen.number),
+        server_name: server_name(&found.hostname, chosen.number, routed),
         port: chosen.number,
         host: found.hostname,
         meshes: found.meshes,
@@ -77,10 +84,41 @@ pub async fn callee(client: &Client, name: &str, port: Option<u32>) -> Result<Op
     }))
 }
 
+/// What a caller's proxy sends: a router reads another form than Istio's gateways do.
+fn server_name(host: &str, port: u32, routed: bool) -> String {
+    if routed { router_host(host, port) } else { istio_sni(host, port) }
+}
+
 fn gateways(spec: &Value, port: &str) -> Vec<Address> {
     let address = |endpoint: &Value| {
+        // Where we export the name too, one endpoint is our own Service.
+        if endpoint["address"].as_str()?.ends_with(".svc.cluster.local") {
+            return None;
+        }
         let number = endpoint["ports"][port].as_u64().and_then(|number| u16::try_from(number).ok())?;
         Address::new(endpoint["address"].as_str()?, number).ok()
     };
     spec["endpoints"].as_array().into_iter().flatten().filter_map(address).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_trial_speaks_as_a_callers_proxy_does() {
+        assert_eq!(
+            server_name("r.shop.svc.cluster.local", 80, false),
+            "outbound_.80_._.r.shop.svc.cluster.local"
+        );
+        assert_eq!(server_name("r.shop.svc.cluster.local", 80, true), "r-80.shop.svc.cluster.local");
+        let endpoint = |address: &str, port: u16| json!({ "address": address, "ports": { "http": port } });
+        let spec = json!({ "endpoints": [
+            endpoint("r.shop.svc.cluster.local", 80), endpoint("192.0.2.1", 15443), endpoint("router.west.example", 443),
+        ] });
+        let found: Vec<String> = gateways(&spec, "http").iter().map(ToString::to_string).collect();
+        assert_eq!(found, ["192.0.2.1:15443", "router.west.example:443"]);
+        assert!(gateways(&spec, "grpc").is_empty());
+    }
 }

@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::crd::MeshFederationSpec;
+use crate::crd::{MeshFederationSpec, Remote};
 
 /// Connections at once to one mesh; more wait to be accepted.
 const AT_ONCE: usize = 4096;
@@ -66,8 +66,7 @@ pub(crate) fn carried(
     carriers: &[(String, Address)],
 ) -> Arc<MeshFederationSpec> {
     let of = |id: &str| carriers.iter().find(|(mesh, _)| mesh == id).map(|(_, address)| address);
-    let stands_in =
-        |remote: &crate::crd::Remote| remote.ingress.addresses.is_empty() && of(&remote.id).is_some();
+    let stands_in = |remote: &Remote| remote.ingress.addresses.is_empty() && of(&remote.id).is_some();
     if !federation.remote.iter().any(stands_in) {
         return federation;
     }
@@ -75,10 +74,20 @@ pub(crate) fn carried(
     for remote in federation.remote.iter_mut().filter(|remote| stands_in(remote)) {
         if let Some(address) = of(&remote.id) {
             remote.ingress.addresses = vec![address.host().to_owned()];
-            remote.ingress.port = address.port();
+            remote.ingress.port = Some(address.port());
         }
     }
     Arc::new(federation)
+}
+
+/// Whether the ingress of a remote is a listener of ours.
+pub(crate) fn stands_for(remote: &Remote, carriers: &[(String, Address)]) -> bool {
+    let is_its = |(mesh, address): &(String, Address)| {
+        *mesh == remote.id
+            && remote.ingress.addresses == [address.host()]
+            && remote.ingress.port() == address.port()
+    };
+    carriers.iter().any(is_its)
 }
 
 #[cfg(test)]
@@ -100,7 +109,9 @@ mod tests {
         let own = [("west".to_owned(), "10.0.0.9:15543".parse().unwrap())];
         let seen = carried(spec(json!([])), &own);
         assert_eq!(seen.remote[0].ingress.addresses, ["10.0.0.9"]);
-        assert_eq!(seen.remote[0].ingress.port, 15543);
+        assert_eq!(seen.remote[0].ingress.port(), 15543);
+        assert!(stands_for(&seen.remote[0], &own));
+        assert!(!stands_for(&spec(json!(["192.0.2.1"])).remote[0], &own));
         assert_eq!(carried(spec(json!(["192.0.2.1"])), &own), spec(json!(["192.0.2.1"])));
         assert_eq!(carried(spec(json!([])), &[]), spec(json!([])));
     }

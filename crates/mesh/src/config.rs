@@ -28,9 +28,11 @@ pub struct MeshConfig {
     #[schemars(with = "String")]
     pub resolve_every: Duration,
     /// Where the discovery of a mesh is, by its id, if not behind its ingress: `west: 10.0.0.7:15080`.
+    /// Goes before `remote[].discovery.address` of the MeshFederation.
     pub discovery: BTreeMap<String, String>,
-    /// The site through whose agent the discovery of a mesh is reached, by the mesh's id. The agent's
-    /// policy must permit the host: the mesh's discovery Service, or what `discovery` says.
+    /// The site through whose agent a mesh is reached, by the mesh's id. With a listener in `carry`,
+    /// discovery goes through it as calls do; without one, or if `discovery` says where, the agent dials
+    /// the mesh's discovery Service, or that place, and its policy must permit the host.
     pub via_site: BTreeMap<String, String>,
     /// Listeners here that stand for the gateway of a mesh behind a site, by the mesh's id.
     pub carry: BTreeMap<String, CarryConfig>,

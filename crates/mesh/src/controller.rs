@@ -12,7 +12,7 @@ mod reconcile;
 mod resolve;
 mod subscriptions;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use crate::carry::Carrier;
+use crate::carry::{Carrier, stands_for};
 use crate::config::MeshConfig;
 use crate::crd::Remote;
 use crate::error::MeshError;
@@ -38,9 +38,13 @@ use crate::model::Offer;
 use crate::observe::{Mirrors, Side};
 use crate::peers::Peers;
 use crate::plan;
+use crate::ways;
 
 /// Between two looks at everything, however long they take.
 const LONGEST_REST: Duration = Duration::from_millis(500);
+
+/// The lease of whoever writes.
+pub(crate) const LEASE: &str = "tarbet-mesh";
 
 /// A federation controller, ready to run.
 pub struct Controller {
@@ -53,6 +57,7 @@ pub struct Controller {
     metrics: MeshMetrics,
     health: Health,
     identity: String,
+    account: Option<String>,
     timings: Timings,
 }
 
@@ -60,10 +65,14 @@ pub struct Controller {
 struct Shared {
     config: MeshConfig,
     namespace: String,
+    /// The service account that the controller runs under.
+    account: Option<String>,
     client: Client,
     ways: BTreeMap<String, Arc<dyn Dialer>>,
     /// Meshes for whose gateway a listener of ours stands, and its address.
     carried: Vec<(String, Address)>,
+    /// The ports of those listeners.
+    carrying: BTreeSet<u16>,
     events: Events,
     mirrors: Mirrors,
     metrics: MeshMetrics,
@@ -79,6 +88,14 @@ struct Shared {
 }
 
 impl Shared {
+    /// The site through whose agent the discovery of a remote is reached. Where a listener of ours stands
+    /// for the remote's gateway, discovery goes through it as calls do, unless a place is told: then the
+    /// remote sees the identity that its policy asks for.
+    fn site(&self, remote: &Remote) -> Option<&Arc<dyn Dialer>> {
+        let direct = ways::told(remote, &self.config.discovery).is_some();
+        self.ways.get(&remote.id).filter(|_| direct || !stands_for(remote, &self.carried))
+    }
+
     fn peers(&self) -> MutexGuard<'_, Peers> {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -108,6 +125,7 @@ impl Controller {
             metrics,
             health,
             identity: identity.into(),
+            account: None,
             timings: Timings::default(),
         }
     }
@@ -126,6 +144,14 @@ impl Controller {
         self
     }
 
+    /// Tells under which service account it runs: peers know it by that name, which ends with the id of
+    /// the mesh.
+    #[must_use]
+    pub fn account(mut self, account: Option<String>) -> Self {
+        self.account = account;
+        self
+    }
+
     /// With other times of leadership.
     #[must_use]
     pub fn timings(mut self, timings: Timings) -> Self {
@@ -135,7 +161,8 @@ impl Controller {
 
     /// Runs on this listener until `stop`.
     pub async fn run(self, listener: TcpListener, stop: CancellationToken) -> Result<(), MeshError> {
-        let Self { config, namespace, client, ways, carriers, metrics, health, identity, timings } = self;
+        let Self { config, namespace, client, ways, carriers, metrics, health, identity, account, timings } =
+            self;
         let part = health.part("mesh");
         let tasks = TaskTracker::new();
         // Watches end last, so that what is being written still sees its own effect.
@@ -155,11 +182,17 @@ impl Controller {
         let shared = Arc::new(Shared {
             config: config.clone(),
             namespace: namespace.clone(),
+            account,
             client: client.clone(),
             ways,
             carried: carriers
                 .iter()
                 .map(|carrier| (carrier.mesh.clone(), carrier.advertise.clone()))
+                .collect(),
+            carrying: carriers
+                .iter()
+                .filter_map(|carrier| carrier.listener.local_addr().ok())
+                .map(|address| address.port())
                 .collect(),
             events: Events::new(client.clone(), "tarbet-mesh"),
             mirrors: mirrors.clone(),
@@ -199,8 +232,7 @@ impl Controller {
             let leading = async {
                 let lead = |term: Term| lead(Arc::clone(&shared), term);
                 if config.leader_election {
-                    let election =
-                        Election::new(client.clone(), &namespace, "tarbet-mesh", &identity, timings);
+                    let election = Election::new(client.clone(), &namespace, LEASE, &identity, timings);
                     election.lead(stop.clone(), lead).await;
                 } else {
                     lead(Term::alone(stop.clone())).await;

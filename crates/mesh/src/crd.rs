@@ -9,7 +9,7 @@ use kube::CustomResourceExt;
 
 pub use federation::{
     ControlPlane, Egress, GatewayPort, GatewayRef, Identity, Ingress, IngressType, Local, MeshFederation,
-    MeshFederationSpec, MeshFederationStatus, Refusal, Remote, RemoteIngress, RemoteStatus,
+    MeshFederationSpec, MeshFederationStatus, Refusal, Remote, RemoteDiscovery, RemoteIngress, RemoteStatus,
 };
 pub use imported::{ImportedPort, ImportedService, ImportedServiceSpec, ImportedServiceStatus, SaidBy};
 pub use rules::{

@@ -30,6 +30,7 @@ mod report;
 mod select;
 mod status;
 pub mod vet;
+mod ways;
 
 pub use callee::{Callee, callee};
 pub use carry::Carrier;

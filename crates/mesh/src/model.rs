@@ -73,6 +73,12 @@ impl Offer {
         self
     }
 
+    /// Whether nobody answers for it now: a mesh that tells where a service runs tells the identities of
+    /// its pods too, if there are any.
+    pub fn is_idle(&self) -> bool {
+        !self.name.is_empty() && self.subject_alt_names.is_empty()
+    }
+
     /// Its name and namespace where it runs: as told, or as a name within the cluster says.
     pub fn origin(&self) -> (&str, &str) {
         if !self.name.is_empty() {
@@ -167,6 +173,8 @@ pub struct Backends {
     pub ports: BTreeMap<String, u16>,
     /// Their service accounts.
     pub accounts: BTreeSet<String>,
+    /// Whether one of them has no proxy, and so no mutual TLS.
+    pub plain: bool,
 }
 
 #[cfg(test)]

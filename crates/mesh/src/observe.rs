@@ -1,16 +1,18 @@
 //! What of the cluster's own objects the decisions need: read from the typed objects of Kubernetes.
 
 mod mirrors;
+mod recall;
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Service as KubeService;
+use k8s_openapi::api::core::v1::{Pod, Service as KubeService};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::model::{Backends, Service, ServicePort, Sort};
 
 pub(crate) use mirrors::{Mirrors, Side, service_exports};
+pub(crate) use recall::said;
 
 /// A Service, trimmed.
 pub(crate) fn service(service: &KubeService) -> Service {
@@ -40,6 +42,25 @@ pub(crate) fn service(service: &KubeService) -> Service {
         sort,
         ports: ports.collect(),
         created: service.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
+    }
+}
+
+/// A pod, trimmed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Workload {
+    /// Its service account.
+    pub(crate) account: String,
+    /// Whether it has a proxy, by the label of Istio's injection.
+    pub(crate) meshed: bool,
+}
+
+/// A pod, trimmed.
+pub(crate) fn workload(pod: &Pod) -> Workload {
+    let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.clone());
+    let label = pod.metadata.labels.as_ref().and_then(|labels| labels.get("security.istio.io/tlsMode"));
+    Workload {
+        account: account.unwrap_or_else(|| "default".to_owned()),
+        meshed: label.is_some_and(|mode| mode == "istio"),
     }
 }
 
@@ -80,10 +101,13 @@ pub(crate) fn slice(slice: EndpointSlice) -> Option<Slice> {
 
 impl Slice {
     /// Adds it to the backends of its Service.
-    pub(crate) fn add_to(&self, backends: &mut Backends, account: impl Fn(&str) -> Option<String>) {
+    pub(crate) fn add_to(&self, backends: &mut Backends, pod: impl Fn(&str) -> Option<Workload>) {
         backends.addresses.extend(self.addresses.iter().cloned());
         backends.ports.extend(self.ports.iter().map(|(name, port)| (name.clone(), *port)));
-        backends.accounts.extend(self.pods.iter().filter_map(|pod| account(pod)));
+        for Workload { account, meshed } in self.pods.iter().filter_map(|name| pod(name)) {
+            backends.accounts.insert(account);
+            backends.plain |= !meshed;
+        }
     }
 }
 
@@ -131,10 +155,11 @@ mod tests {
         )
         .unwrap();
         let mut backends = Backends::default();
-        read.add_to(&mut backends, |pod| Some(format!("account-{pod}")));
+        let pod = |name: &str| Some(Workload { account: format!("account-{name}"), meshed: name == "a" });
+        read.add_to(&mut backends, pod);
         assert_eq!(backends.addresses.into_iter().collect::<Vec<_>>(), ["10.0.0.1"]);
         assert_eq!(backends.ports["http"], 8080);
-        assert_eq!(backends.accounts.len(), 2);
+        assert_eq!((backends.accounts.len(), backends.plain), (2, true), "b has no proxy");
     }
 
     #[test]

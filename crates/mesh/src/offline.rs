@@ -1,5 +1,6 @@
 //! The same plan from files: what would be written, without a cluster.
 
+mod check;
 mod legacy;
 
 use std::collections::BTreeMap;
@@ -9,10 +10,10 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::crd::{FederationServiceRules, MeshFederation};
+use crate::crd::{FederationServiceRules, GROUP, MeshFederation, VERSION};
 use crate::model::Offer;
 use crate::observe;
-use crate::plan::{Flavour, Object, Owners, Plan, World, plan};
+use crate::plan::{About, Finding, Flavour, Object, Owners, Plan, Reason, World, plan};
 
 /// Files that cannot be rendered.
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +67,7 @@ pub struct Rendered {
 /// Renders a folder with our custom resources, Services and Namespaces in YAML or JSON files, and
 /// with `fds/MESH.json` for what each peer offers.
 pub fn render_folder(folder: &Path) -> Result<Rendered, RenderError> {
-    let mut read = Read { world: World::default(), owners: Owners::default() };
+    let mut read = Read { world: World::default(), owners: Owners::default(), notes: Vec::new() };
     for file in files(folder)? {
         for document in documents(&file)? {
             read.object(&file, document)?;
@@ -85,15 +86,34 @@ pub fn render_folder(folder: &Path) -> Result<Rendered, RenderError> {
     if read.world.rules.is_none() {
         return Err(RenderError::Missing { kind: "FederationServiceRules", folder: folder.to_owned() });
     }
-    Ok(render(&read.world, &read.owners))
+    if let Some(federation) = &read.world.federation {
+        read.world.discovery = crate::ways::places(federation, &BTreeMap::new(), |_| false);
+    }
+    // Every cluster gives each namespace this label, whether its file is here or not.
+    for (namespace, _) in read.world.services.keys() {
+        let labels = read.world.namespaces.entry(namespace.clone()).or_default();
+        Arc::make_mut(labels).insert(NAME_LABEL.to_owned(), namespace.clone());
+    }
+    let mut rendered = render(&read.world, &read.owners);
+    rendered.plan.findings.append(&mut read.notes);
+    Ok(rendered)
 }
 
 /// Renders one file with the original's flags: `meshPeers`, `exportedServiceSet`,
-/// `controllerNamespace`, `services` and `imported`.
+/// `importedServiceSet`, `controllerNamespace`, `services` and `imported`.
 pub fn render_legacy(file: &Path) -> Result<Rendered, RenderError> {
     let document = documents(file)?.into_iter().next().unwrap_or_default();
     let legacy: legacy::Legacy = typed(file, "set of the original's flags", document)?;
-    Ok(render(&legacy.world(), &Owners::default()))
+    let ignored = legacy.limits_imports();
+    let mut rendered = render(&legacy.world(), &Owners::default());
+    if ignored {
+        let message = "importedServiceSet has no effect: the original imports everything from every peer; \
+                       here FederationServiceRules.spec.import limits it"
+            .to_owned();
+        let (about, reason) = (About::Rules, Reason::Ignored);
+        rendered.plan.findings.push(Finding { about, reason, message });
+    }
+    Ok(rendered)
 }
 
 fn render(world: &World, owners: &Owners) -> Rendered {
@@ -105,9 +125,13 @@ fn render(world: &World, owners: &Owners) -> Rendered {
     Rendered { manifests: plan.objects.iter().map(manifest).collect(), plan }
 }
 
+/// The label by which a namespace is selected by its name.
+const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+
 struct Read {
     world: World,
     owners: Owners,
+    notes: Vec<Finding>,
 }
 
 impl Read {
@@ -120,14 +144,33 @@ impl Read {
         let metadata = &document["metadata"];
         let (namespace, name, uid) =
             (text(&metadata["namespace"]), text(&metadata["name"]), text(&metadata["uid"]));
+        let refused = |said: String| RenderError::Object { file: file.to_owned(), kind: kind.clone(), said };
+        if ["MeshFederation", "FederationServiceRules"].contains(&kind.as_str()) {
+            check::fields(&kind, &document).map_err(refused)?;
+            if document["apiVersion"].as_str() != Some(&format!("{GROUP}/{VERSION}")) {
+                let message =
+                    format!("{kind} {name}: a cluster takes it only as apiVersion: {GROUP}/{VERSION}");
+                self.notes.push(Finding { about: About::Rules, reason: Reason::Ignored, message });
+            }
+        }
         match kind.as_str() {
             "MeshFederation" => {
-                let object: MeshFederation = typed(file, &kind, document)?;
+                let object: MeshFederation = typed(file, &kind, with_version(document))?;
+                check::federation(&object.spec).map_err(refused)?;
+                if self.world.federation.is_some() {
+                    return Err(refused("there is another one, and a mesh has one".to_owned()));
+                }
                 self.world.federation = Some(Arc::new(object.spec));
                 self.owners.federation = Some((name, uid));
             }
             "FederationServiceRules" => {
-                let object: FederationServiceRules = typed(file, &kind, document)?;
+                let object: FederationServiceRules = typed(file, &kind, with_version(document))?;
+                if name != "default" {
+                    return Err(refused("there is one set of rules and its name is `default`".to_owned()));
+                }
+                if self.world.rules.is_some() {
+                    return Err(refused("there is another one, and a mesh has one".to_owned()));
+                }
                 let namespace = if namespace.is_empty() { "istio-system".to_owned() } else { namespace };
                 self.world.controller_namespace.clone_from(&namespace);
                 self.world.rules = Some(Arc::new(object.spec));
@@ -146,7 +189,7 @@ impl Read {
                 let mut labels: BTreeMap<String, String> =
                     serde_json::from_value(metadata["labels"].clone()).unwrap_or_default();
                 // Every cluster adds this one.
-                labels.insert("kubernetes.io/metadata.name".to_owned(), name.clone());
+                labels.insert(NAME_LABEL.to_owned(), name.clone());
                 self.world.namespaces.insert(name, Arc::new(labels));
             }
             // Other objects of the folder, such as Deployments, say nothing here.
@@ -154,6 +197,12 @@ impl Read {
         }
         Ok(())
     }
+}
+
+/// An object as a cluster would have it: the kind alone says which it is.
+fn with_version(mut document: Value) -> Value {
+    document["apiVersion"] = Value::from(format!("{GROUP}/{VERSION}"));
+    document
 }
 
 fn read_offers(file: &Path) -> Result<Vec<Arc<Offer>>, RenderError> {

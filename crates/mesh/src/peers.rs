@@ -88,10 +88,12 @@ impl Peers {
                 news
             }
             Heard::Refused(refused) => {
-                // It answers, but until something is taken over the clock of its silence runs on.
+                // It answers, but not with what it exports: that is a silence like any other, and its clock
+                // runs until something is taken over.
                 let error = Some(refused.to_string());
-                let news = peer.error != error;
+                let news = peer.error != error || peer.silent.is_none();
                 peer.error = error;
+                peer.silent.get_or_insert(now);
                 news
             }
             Heard::Lost(cause) => {
@@ -192,6 +194,12 @@ mod tests {
         assert!(peers.hear("west", state(&["a.b"], 3), at(59), time));
         assert!(peers.expire(HOLD, at(1000)).is_empty());
         assert!(peers.get("west").unwrap().error.is_none());
+        // A peer that speaks nonsense on a living stream is silent from then on, whichever it is.
+        assert!(peers.hear("west", older(), at(70), time));
+        assert_eq!(peers.next_expiry(HOLD), Some(at(130)));
+        assert!(!peers.hear("west", older(), at(80), time), "the clock began with the first");
+        assert!(peers.hear("west", state(&["a.b"], 4), at(90), time));
+        assert!(peers.next_expiry(HOLD).is_none());
         assert!(peers.retain(|_| false));
         assert!(!peers.hear("west", older(), at(20), time), "an unsubscribed peer is not heard");
     }

@@ -24,6 +24,8 @@ pub use object::{Flavour, Kind, MANAGED_BY, MESH_LABEL, ORIGINAL_LABEL, Object, 
 pub use owners::Owners;
 pub use spec::{Print, Spec};
 
+use tarbet_link::Address;
+
 use crate::crd::{FederationServiceRulesSpec, MeshFederationSpec, Refusal, Remote};
 use crate::model::{Backends, Key, Labels, Offer, Service};
 use crate::names::Names;
@@ -56,6 +58,10 @@ pub struct World {
     pub peers: BTreeMap<String, Vec<Arc<Offer>>>,
     /// The addresses of remotes that are known by a host name.
     pub resolved: BTreeMap<String, Vec<IpAddr>>,
+    /// Where the discovery of a remote is, if neither behind its ingress nor at a site.
+    pub discovery: BTreeMap<String, Address>,
+    /// Ports of the controller that carry what callers and services say to each other.
+    pub carrying: BTreeSet<u16>,
     /// Hosts that ServiceEntries of others declare.
     pub foreign_hosts: BTreeSet<String>,
 }
@@ -135,6 +141,10 @@ pub enum Reason {
     NoAddress,
     /// Part of an import does not go through the egress gateway.
     NotThroughEgress,
+    /// Who may answer is not known of all that may.
+    NoIdentities,
+    /// Something that is read and has no effect.
+    Ignored,
 }
 
 impl Reason {
@@ -149,6 +159,8 @@ impl Reason {
             Self::NotJoined => "LocalServiceNotJoined",
             Self::NoAddress => "NoAddress",
             Self::NotThroughEgress => "NotThroughEgress",
+            Self::NoIdentities => "NoIdentities",
+            Self::Ignored => "Ignored",
         }
     }
 
@@ -209,7 +221,7 @@ pub fn plan_again(world: &World, memo: &mut Memo) -> Plan {
     import::objects(&mut draft, &mut imported, &mut aliases);
     egress::objects(&mut draft, &imported);
     clusterset::objects(&mut draft, &exported, &imported);
-    draft.plan.objects.extend(aliases.into_values());
+    draft.plan.objects.extend(aliases.into_values().map(|alias| alias.object));
     draft.plan.exports = export::offers(&draft, &exported);
     draft.memo.end();
     let mut plan = draft.plan;

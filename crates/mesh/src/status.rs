@@ -23,6 +23,8 @@ pub(crate) struct Outcome<'a> {
     pub(crate) peers: &'a Peers,
     /// Whether the other of the two declarations is there too.
     pub(crate) complete: bool,
+    /// The service account that the controller runs under, if it is known.
+    pub(crate) account: Option<&'a str>,
     pub(crate) now: Timestamp,
 }
 
@@ -30,6 +32,7 @@ impl Outcome<'_> {
     /// The federation's status, from the one it has.
     pub(crate) fn federation(
         &self,
+        id: &str,
         before: &MeshFederationStatus,
         generation: Option<i64>,
     ) -> MeshFederationStatus {
@@ -37,7 +40,10 @@ impl Outcome<'_> {
         let mut put = |name: &str, so: bool, reason: &str, message: String| {
             set(&mut status.conditions, condition(name, so, reason, message, generation), self.now);
         };
-        put("Accepted", true, "Accepted", String::new());
+        match self.account.and_then(|account| other_id(account, id)) {
+            Some(message) => put("Accepted", false, "WrongId", message),
+            None => put("Accepted", true, "Accepted", String::new()),
+        }
         let (so, reason, message) =
             self.ready("FederationServiceRules `default` in the controller's namespace");
         put("Ready", so, reason, message);
@@ -197,6 +203,16 @@ impl Outcome<'_> {
     }
 }
 
+/// What is wrong if the controller was installed for a mesh of another id. Its Service and account are
+/// called after that one, and peers that look for this one find neither.
+fn other_id(account: &str, id: &str) -> Option<String> {
+    let installed = account.strip_prefix("federation-discovery-service-").filter(|&other| other != id)?;
+    Some(format!(
+        "the controller was installed for the mesh `{installed}` and this is `{id}`: peers cannot find \
+         federation-discovery-service-{id}; install it with the same id"
+    ))
+}
+
 /// The conditions of an import about which there is nothing to tell, without times.
 pub(crate) fn all_well() -> Vec<Condition> {
     import_conditions(&[], None)
@@ -205,7 +221,7 @@ pub(crate) fn all_well() -> Vec<Condition> {
 fn import_conditions(mine: &[&Finding], failed: Option<&str>) -> Vec<Condition> {
     let conflicts = words(mine, Reason::is_conflict);
     let nowhere = words(mine, |reason| reason == Reason::NoAddress);
-    let aside = words(mine, |reason| reason == Reason::NotThroughEgress);
+    let aside = words(mine, |reason| matches!(reason, Reason::NotThroughEgress | Reason::NoIdentities));
     let ready = match (failed, nowhere.is_empty()) {
         (Some(cause), _) => condition("Ready", false, "NotWritten", cause, None),
         (None, false) => condition("Ready", false, Reason::NoAddress.word(), several(&nowhere), None),
@@ -300,6 +316,24 @@ mod tests {
         assert_eq!(told(&[ready(false, "NotWritten")], &[ready(true, "Programmed")]), ["Ready"]);
         assert_eq!(told(&[ready(false, "NotWritten")], &[ready(false, "Incomplete")]), ["Ready"]);
         assert!(told(&[conflict(true)], &[conflict(true)]).is_empty());
+    }
+
+    #[test]
+    fn an_installation_for_another_mesh_is_told_of() {
+        let (plan, peers) = (Plan::default(), Peers::default());
+        let accepted = |account: Option<&str>| {
+            let now = Timestamp::UNIX_EPOCH;
+            let outcome = Outcome { plan: &plan, failures: &[], peers: &peers, complete: true, account, now };
+            let status = outcome.federation("east", &MeshFederationStatus::default(), Some(1));
+            let condition = status.conditions.into_iter().find(|one| one.type_ == "Accepted").unwrap();
+            (condition.status, condition.reason)
+        };
+        let yes = || ("True".to_owned(), "Accepted".to_owned());
+        assert_eq!(accepted(None), yes());
+        assert_eq!(accepted(Some("federation-discovery-service-east")), yes());
+        assert_eq!(accepted(Some("federation-controller")), yes(), "an account of one's own choice");
+        let wrong = ("False".to_owned(), "WrongId".to_owned());
+        assert_eq!(accepted(Some("federation-discovery-service-east1")), wrong);
     }
 
     #[test]

@@ -134,12 +134,10 @@ fn name(offer: &Offer, reserved: &Reserved) -> Result<(), String> {
         return Err("a ServiceEntry of this mesh already has the name".to_owned());
     }
     match cluster_name(host) {
-        Some((service, namespace)) => {
-            let system =
-                SYSTEM.contains(&namespace) || SYSTEM.contains(&format!("{namespace}/{service}").as_str());
-            if system || reserved.namespaces.contains(namespace) {
-                return Err(format!("services of {namespace} belong to each cluster for itself"));
-            }
+        Some((service, namespace))
+            if is_system(service, namespace) || reserved.namespaces.contains(namespace) =>
+        {
+            return Err(format!("services of {namespace} belong to each cluster for itself"));
         }
         // Within the cluster's domain only whole names of services have a meaning.
         None if host == "svc.cluster.local"
@@ -150,13 +148,18 @@ fn name(offer: &Offer, reserved: &Reserved) -> Result<(), String> {
                 "the name lies within the cluster's own domain but is not that of a service".to_owned()
             );
         }
-        None => {}
+        _ => {}
     }
     let bad = |text: &str| !text.is_empty() && !is_label(text);
     if bad(&offer.name) || bad(&offer.namespace) {
         return Err("its name or namespace of origin is not a DNS label".to_owned());
     }
     Ok(())
+}
+
+/// Whether a service is one that every cluster has for itself.
+pub(crate) fn is_system(service: &str, namespace: &str) -> bool {
+    SYSTEM.contains(&namespace) || SYSTEM.contains(&format!("{namespace}/{service}").as_str())
 }
 
 fn ports(offer: &Offer) -> Result<(), String> {

@@ -1,6 +1,6 @@
 //! A real Envoy, for gateways and sidecars.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -27,9 +27,19 @@ impl Envoy {
     }
 
     /// The same inside a network namespace.
-    pub(crate) async fn start_in(netns: &str, name: &str, bootstrap: Value) -> Result<Self> {
-        let program =
-            Program::new("nsenter").arg(format!("--net=/run/netns/{netns}")).arg(tools::envoy().await?);
+    /// A file of host names takes the place of the machine's own.
+    pub(crate) async fn start_in(
+        netns: &str,
+        name: &str,
+        bootstrap: Value,
+        names: Option<&Path>,
+    ) -> Result<Self> {
+        let mut program = Program::new("nsenter").arg(format!("--net=/run/netns/{netns}"));
+        if let Some(names) = names {
+            let script = format!("mount --bind {} /etc/hosts && exec \"$@\"", names.display());
+            program = program.args(["unshare", "--mount", "sh", "-c", &script, "sh"]);
+        }
+        let program = program.arg(tools::envoy().await?);
         Self::start_as(program, name, bootstrap).await
     }
 

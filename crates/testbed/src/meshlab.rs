@@ -8,10 +8,15 @@
 //!                ask ── 10.77.6.1 ─── 10.77.6.2 ───────────────────────┴─ 10.77.5.1 ─── 10.77.5.2 ── tell
 //! ```
 //!
+//! Where the meshes share a network there are two ways more, `ask` to `tell` and `caller` to `pay`; where
+//! east runs the service too, its pod `home` is beside `caller`.
+//!
 //! `caller` has a sidecar that takes every connection to 240.240.0.0/16, where Istio puts names
 //! that have no address; `pay` has one that takes every connection to its port. What is federated
 //! is none of the lab's business: it makes no object that a controller of ours would make.
 
+mod discovery;
+mod joined;
 mod proxy;
 
 use std::{
@@ -36,6 +41,8 @@ use crate::{Authority, ControlPlane, Folder, Istiod, Kubectl, Netlab, http, netl
 const ANSWER: Duration = Duration::from_secs(10);
 /// Any address that the caller's sidecar takes over; the name in the request chooses the service.
 const ANYWHERE: Ipv4Addr = Ipv4Addr::new(240, 240, 0, 1);
+/// The address of the Service in west, which its gateway resolves; no pod has it.
+const PAY_ADDRESS: &str = "10.96.77.1 pay.shop.svc.cluster.local\n";
 /// The label by which Istio knows that a pod has a proxy.
 const TLS_MODE: (&str, &str) = ("security.istio.io/tlsMode", "istio");
 
@@ -48,6 +55,7 @@ pub struct MeshLab {
     discovery: Option<(Proxy, Proxy)>,
     gate: Proxy,
     pay: Proxy,
+    home: Option<Proxy>,
     cables: Vec<JoinHandle<()>>,
     authority: Authority,
     east: Istiod,
@@ -93,13 +101,17 @@ impl MeshLab {
         lab.ip(&caller, &["route", "add", "240.240.0.0/16", "dev", "lo"])?;
         capture(&caller, "output", "ip daddr 240.240.0.0/16 ip protocol tcp redirect to :15001")?;
         capture(&pay, "prerouting", "tcp dport 8080 redirect to :15006")?;
+        // What a cluster does for the address of a Service.
+        lab.ip(&gate, &["route", "add", "10.96.77.1", "via", "10.77.2.2"])?;
+        capture(&gate, "output", "ip daddr 10.96.77.1 tcp dport 80 dnat to 10.77.2.2:8080")?;
 
         let authority = Authority::new("Root of both meshes")?;
         for (plane, network) in [(east, "east"), (west, "west")] {
             prepare(&plane.kubectl(), network).await?;
         }
+        joined::leave(&east.kubectl()).await?;
         serve_pay(&west.kubectl()).await?;
-        let serving = answer(lab.listen(&pay, "10.77.2.2:8080".parse()?)?)?;
+        let serving = answer(lab.listen(&pay, "10.77.2.2:8080".parse()?)?, "west")?;
         let (east, west) = tokio::try_join!(
             Istiod::start_trusting(east, "east.local", &["west.local"]),
             Istiod::start_trusting(west, "west.local", &["east.local"]),
@@ -118,6 +130,7 @@ impl MeshLab {
             discovery: None,
             gate,
             pay,
+            home: None,
             cables: vec![serving],
             authority,
             east,
@@ -205,44 +218,6 @@ impl MeshLab {
         Ok(())
     }
 
-    /// Puts discovery behind west's gateway. The server at one port of this machine's loopback becomes
-    /// the pod of west's discovery Service, with a sidecar; another port leads there from east, by a
-    /// sidecar with the identity of east's controller.
-    pub async fn discovery_through_gateway(
-        &mut self,
-        west: &ControlPlane,
-        server: u16,
-        entrance: u16,
-    ) -> Result<()> {
-        let (ask, tell, gate) = (self.netns("ask"), self.netns("tell"), self.netns("gate"));
-        for netns in [&ask, &tell] {
-            ip(&format!("netns add {netns}"))?;
-            self.lab.ip(netns, &["link", "set", "lo", "up"])?;
-        }
-        wire(&self.lab, ("eth3", &gate, "10.77.5.1/24"), ("eth0", &tell, "10.77.5.2/24"))?;
-        wire(&self.lab, ("eth4", &gate, "10.77.6.2/24"), ("eth0", &ask, "10.77.6.1/24"))?;
-        self.lab.ip(&ask, &["route", "add", Self::GATEWAY, "via", "10.77.6.2"])?;
-        self.lab.ip(&ask, &["route", "add", "240.240.0.0/16", "dev", "lo"])?;
-        capture(&ask, "output", "ip daddr 240.240.0.0/16 ip protocol tcp redirect to :15001")?;
-        capture(&tell, "prerouting", "tcp dport 15080 redirect to :15006")?;
-        self.cable("tell", "10.77.5.2:15080".parse()?, server)?;
-        let (kubectl, name) = (west.kubectl(), "federation-discovery-service-west");
-        let labels = json!({ "app.kubernetes.io/name": "federation-controller" });
-        kubectl.apply(&service("istio-system", name, "grpc-fds", labels.clone(), 15080, 15080)).await?;
-        pod(&kubectl, "istio-system", "tell", name, "10.77.5.2", labels.clone()).await?;
-        kubectl.apply(&slice("istio-system", name, "grpc-fds", "tell", "10.77.5.2", 15080)).await?;
-        let mut asking = workload("sidecar", "ask", "istio-system", "east", "10.77.6.1");
-        asking.account = "federation-discovery-service-east";
-        let mut telling = workload("sidecar", "tell", "istio-system", "west", "10.77.5.2");
-        (telling.account, telling.labels) = (name, labels);
-        let proxies = tokio::try_join!(
-            Proxy::start(&ask, &self.east, &self.authority, &asking),
-            Proxy::start(&tell, &self.west, &self.authority, &telling),
-        )?;
-        self.discovery = Some(proxies);
-        self.cable_out(entrance, "ask", (ANYWHERE, 15080).into()).await
-    }
-
     /// A cable from an address in the caller's network to a port on this machine's loopback.
     pub fn cable_in(&mut self, address: SocketAddr, port: u16) -> Result<()> {
         self.cable("caller", address, port)
@@ -262,11 +237,11 @@ impl MeshLab {
 
     /// A cable from a port on this machine's loopback to west's gateway, from within west's network.
     pub async fn cable_to_gate(&mut self, port: u16) -> Result<()> {
-        self.cable_out(port, "pay", "10.77.2.1:15443".parse()?).await
+        self.cable_out((Ipv4Addr::LOCALHOST, port).into(), "pay", "10.77.2.1:15443".parse()?).await
     }
 
-    async fn cable_out(&mut self, port: u16, to: &str, address: SocketAddr) -> Result<()> {
-        let listener = TcpListener::bind(("127.0.0.1", port)).await.context("listen on loopback")?;
+    async fn cable_out(&mut self, from: SocketAddr, to: &str, address: SocketAddr) -> Result<()> {
+        let listener = TcpListener::bind(from).await.context("listen on loopback")?;
         let netns = self.netns(to);
         self.cables.push(tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
@@ -300,7 +275,8 @@ fn workload<'a>(
         name => json!({ "app": name, TLS_MODE.0: TLS_MODE.1 }),
     };
     let trust_domain = if mesh == "east" { "east.local" } else { "west.local" };
-    Workload { kind, name, namespace, account: name, trust_domain, network: mesh, address, labels }
+    let names = if name == "gate" { PAY_ADDRESS } else { "" };
+    Workload { kind, name, namespace, account: name, trust_domain, network: mesh, address, labels, names }
 }
 
 /// The namespaces of a mesh, its network, and mutual TLS everywhere.
@@ -366,7 +342,7 @@ fn slice(namespace: &str, service: &str, named: &str, pod: &str, address: &str, 
 }
 
 /// The program of the service: says who called.
-fn answer(listener: std::net::TcpListener) -> Result<JoinHandle<()>> {
+fn answer(listener: std::net::TcpListener, mesh: &'static str) -> Result<JoinHandle<()>> {
     let listener = shared(listener)?;
     Ok(tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
@@ -383,7 +359,7 @@ fn answer(listener: std::net::TcpListener) -> Result<JoinHandle<()>> {
                 let from = head
                     .rsplit_once("URI=")
                     .map_or("nobody", |(_, rest)| rest.split(['\r', ';', ',']).next().unwrap_or_default());
-                let body = format!("pay of west, called by {from}");
+                let body = format!("pay of {mesh}, called by {from}");
                 let answer = format!(
                     "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
                     body.len()

@@ -31,6 +31,13 @@ impl Product {
         Ok(Self { binary: binary.into(), folder })
     }
 
+    /// The same installation with another binary, such as a script around the first.
+    #[must_use]
+    pub fn with_binary(mut self, binary: impl Into<PathBuf>) -> Self {
+        self.binary = binary.into();
+        self
+    }
+
     /// Its binary.
     pub fn binary(&self) -> &Path {
         &self.binary

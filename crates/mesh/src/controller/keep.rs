@@ -6,43 +6,31 @@ use std::time::Duration;
 
 use kube::Api;
 use kube::api::ListParams;
-use kube::core::DeserializeGuard;
+use kube::core::DynamicObject;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::reconcile::State;
-use crate::crd::ImportedService;
+use crate::crd::SaidBy;
 use crate::fds::Version;
 use crate::model::Offer;
+use crate::observe::said;
+use crate::plan::{Kind, MANAGED_BY};
 
 /// What is remembered of a peer.
 pub(super) type Remembered = BTreeMap<String, (Vec<Arc<Offer>>, Option<Version>)>;
 
-/// Reads what peers said before this term: their offers from the ImportedServices, their versions
-/// from the federation. Nothing if the term ends first.
+/// What peers said before this term: their offers from the ImportedServices, their versions from the
+/// federation. Nothing if the term ends first.
 pub(super) async fn remember(shared: &Shared, ended: &CancellationToken) -> Option<Remembered> {
-    let api: Api<DeserializeGuard<ImportedService>> = Api::all(shared.client.clone());
-    let everything = ListParams::default();
-    let all = loop {
-        let listed = tokio::select! {
-            listed = api.list(&everything) => listed,
-            () = ended.cancelled() => return None,
-        };
-        match listed {
-            Ok(list) => break list.items,
-            Err(error) => {
-                let cause = tarbet_cluster::describe(&error);
-                tracing::warn!(cause, "What was imported before cannot be read; trying again.");
-            }
-        }
-        tokio::select! {
-            () = sleep(Duration::from_secs(1)) => {}
-            () = ended.cancelled() => return None,
-        }
+    let all = match shared.mirrors.recalled() {
+        Some(recalled) => recalled,
+        // Not the first term of this process: what it kept then is gone.
+        None => listed(shared, ended).await?,
     };
     let mut remembered = Remembered::new();
-    for said in all.into_iter().filter_map(|object| object.0.ok()).flat_map(|object| object.spec.offers) {
+    for said in all {
         remembered.entry(said.mesh).or_default().0.push(Arc::new(said.offer));
     }
     if let Some((_, federation)) = shared.mirrors.federation() {
@@ -52,6 +40,30 @@ pub(super) async fn remember(shared: &Shared, ended: &CancellationToken) -> Opti
         }
     }
     Some(remembered)
+}
+
+async fn listed(shared: &Shared, ended: &CancellationToken) -> Option<Vec<SaidBy>> {
+    let api: Api<DynamicObject> = Api::all_with(shared.client.clone(), &Kind::ImportedService.resource());
+    let ours = ListParams::default().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1));
+    loop {
+        let listed = tokio::select! {
+            listed = api.list(&ours) => listed,
+            () = ended.cancelled() => return None,
+        };
+        match listed {
+            Ok(list) => {
+                return Some(list.items.into_iter().flat_map(|mut object| said(&mut object)).collect());
+            }
+            Err(error) => {
+                let cause = tarbet_cluster::describe(&error);
+                tracing::warn!(cause, "What was imported before cannot be read; trying again.");
+            }
+        }
+        tokio::select! {
+            () = sleep(Duration::from_secs(1)) => {}
+            () = ended.cancelled() => return None,
+        }
+    }
 }
 
 /// Withdraws the services of peers whose hold-down is over.

@@ -20,11 +20,14 @@ use super::keep::Remembered;
 use super::subscriptions::Subscriptions;
 use crate::apply::Applier;
 use crate::carry::carried;
-use crate::crd::{FederationServiceRules, MeshFederation};
+use crate::crd::{
+    FederationServiceRules, FederationServiceRulesStatus, MeshFederation, MeshFederationStatus, Remote,
+};
 use crate::live::{conditions, print_conditions};
 use crate::metrics::Mesh;
 use crate::plan::{self, Kind, Memo, Owners, Plan, Print, World};
 use crate::status;
+use crate::ways;
 
 /// Status writes at once.
 pub(super) const AT_ONCE: usize = 32;
@@ -87,6 +90,11 @@ impl State {
         let shared = &self.shared;
         let mut world = shared.mirrors.world(&shared.namespace);
         world.federation = world.federation.map(|federation| carried(federation, &shared.carried));
+        if let Some(federation) = &world.federation {
+            let sited = |remote: &Remote| shared.site(remote).is_some();
+            world.discovery = ways::places(federation, &shared.config.discovery, sited);
+        }
+        world.carrying.clone_from(&shared.carrying);
         self.subscribe(&world);
         world.peers = shared
             .peers()
@@ -174,7 +182,8 @@ impl State {
         let (federation, rules, imported, clusterset) = {
             let peers = self.shared.peers();
             let complete = world.federation.is_some() && world.rules.is_some();
-            let outcome = status::Outcome { plan, failures, peers: &peers, complete, now };
+            let account = self.shared.account.as_deref();
+            let outcome = status::Outcome { plan, failures, peers: &peers, complete, account, now };
             let clusterset = self.clusterset(world, &outcome);
             (self.federations(&outcome), self.rules(&outcome), self.imported(&outcome), clusterset)
         };
@@ -213,14 +222,14 @@ impl State {
         mirrors.federations.select(|_, name, kept| {
             let before = &kept.value.status;
             let after = if Some(name) == chosen.as_deref() {
-                outcome.federation(before, kept.generation)
+                outcome.federation(&kept.value.spec.local.id, before, kept.generation)
             } else {
                 let mut status = before.clone();
                 let chosen = chosen.as_deref().unwrap_or("default");
                 let message = format!("the MeshFederation `{chosen}` counts; a mesh has one");
-                let refused = condition("Accepted", false, "Superseded", message, kept.generation);
-                set(&mut status.conditions, refused, outcome.now);
-                status
+                refuse(&mut status.conditions, "Superseded", &message, kept.generation, outcome.now);
+                // What it once was is no longer so.
+                MeshFederationStatus { conditions: status.conditions, ..MeshFederationStatus::default() }
             };
             (after != *before).then(|| {
                 // A merge keeps what is left out: what is gone must be said.
@@ -244,9 +253,11 @@ impl State {
                 let mut status = before.clone();
                 let message =
                     format!("rules count only in the controller's namespace `{}`", self.shared.namespace);
-                let refused = condition("Accepted", false, "WrongNamespace", message, kept.generation);
-                set(&mut status.conditions, refused, outcome.now);
-                status
+                refuse(&mut status.conditions, "WrongNamespace", &message, kept.generation, outcome.now);
+                FederationServiceRulesStatus {
+                    conditions: status.conditions,
+                    ..FederationServiceRulesStatus::default()
+                }
             };
             (after != *before).then(|| {
                 let patch =
@@ -322,6 +333,21 @@ impl State {
 
     fn subscriptions(&self) -> MutexGuard<'_, Subscriptions> {
         self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The conditions of a declaration that does not count: neither accepted nor ready, and nothing else that
+/// may have been said of it before.
+fn refuse(
+    conditions: &mut Vec<Condition>,
+    reason: &str,
+    message: &str,
+    generation: Option<i64>,
+    now: Timestamp,
+) {
+    conditions.retain(|condition| ["Accepted", "Ready"].contains(&condition.type_.as_str()));
+    for name in ["Accepted", "Ready"] {
+        set(conditions, condition(name, false, reason, message, generation), now);
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use tarbet_link::{Address, Target};
+use tarbet_link::Target;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -15,6 +15,7 @@ use crate::crd::Remote;
 use crate::fds::{Heard, Limits, Subscription, Way, subscribe};
 use crate::metrics::Mesh;
 use crate::plan::DISCOVERY_PORT;
+use crate::ways;
 
 #[derive(Default)]
 pub(super) struct Subscriptions {
@@ -53,7 +54,10 @@ impl Subscriptions {
             shared.peers().add(&remote.id, offers, version, Instant::now());
             let way = way(shared, remote);
             let terms = match &way {
-                Ok(way) => format!("{local} {} {}", way.target, way.authority),
+                Ok(way) => {
+                    let by = if shared.site(remote).is_some() { "site" } else { "network" };
+                    format!("{local} {by} {} {}", way.target, way.authority)
+                }
                 Err(why) => why.clone(),
             };
             if self.running.get(&remote.id).is_some_and(|running| running.terms == terms) {
@@ -119,63 +123,9 @@ fn hear(shared: &Shared, mesh: &str, heard: Heard) {
 
 /// How a remote's discovery is reached.
 fn way(shared: &Shared, remote: &Remote) -> Result<Way, String> {
-    let dialer = shared.ways.get(&remote.id);
-    let configured = shared.config.discovery.get(&remote.id).map(String::as_str);
-    let target = Target::tcp(address(remote, configured, dialer.is_some())?);
+    let site = shared.site(remote);
+    let told = ways::told(remote, &shared.config.discovery);
+    let target = Target::tcp(ways::target(remote, told, site.is_some())?);
     let authority = format!("{}:{DISCOVERY_PORT}", remote.discovery_host());
-    Ok(Way { dialer: dialer.map_or_else(super::network, Arc::clone), target, authority })
-}
-
-/// Where a remote's discovery is: as configured; else, through a site, as the Service that the site's
-/// agent sees beside it; else behind the remote's ingress.
-fn address(remote: &Remote, configured: Option<&str>, through_site: bool) -> Result<Address, String> {
-    let service = || Address::new(remote.discovery_host(), DISCOVERY_PORT);
-    let address = match (configured, remote.ingress.addresses.first()) {
-        (Some(configured), _) => configured.parse::<Address>(),
-        (None, _) if through_site => service(),
-        // The name that the ServiceEntry of its discovery gives it.
-        (None, Some(first)) if first.parse::<std::net::IpAddr>().is_ok() => service(),
-        (None, Some(host)) => Address::new(host.clone(), DISCOVERY_PORT),
-        (None, None) => {
-            return Err(format!(
-                "no way to its discovery: set remote.ingress.addresses of `{0}`, or `discovery.{0}` or `via_site.{0}` of the controller",
-                remote.id
-            ));
-        }
-    };
-    address.map_err(|error| error.to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn where_discovery_is_looked_for() {
-        let remote = |addresses: serde_json::Value| -> Remote {
-            let identity = json!({ "namespace": "mesh-system" });
-            let ingress = json!({ "addresses": addresses });
-            serde_json::from_value(
-                json!({ "id": "west", "network": "west", "identity": identity, "ingress": ingress }),
-            )
-            .unwrap()
-        };
-        let at = |addresses, configured, site| {
-            address(&remote(addresses), configured, site).map(|address| address.to_string())
-        };
-        let service = "federation-discovery-service-west.mesh-system.svc.cluster.local:15080";
-        // Through a site: the Service in the other mesh, wherever its ingress may be.
-        for addresses in [json!([]), json!(["192.0.2.1"]), json!(["router.west.example"])] {
-            assert_eq!(at(addresses.clone(), None, true).as_deref(), Ok(service), "{addresses}");
-            let told = at(addresses.clone(), Some("10.0.0.7:15080"), true);
-            assert_eq!(told.as_deref(), Ok("10.0.0.7:15080"), "{addresses}");
-        }
-        assert_eq!(at(json!(["192.0.2.1"]), None, false).as_deref(), Ok(service));
-        assert_eq!(
-            at(json!(["router.west.example"]), None, false).as_deref(),
-            Ok("router.west.example:15080")
-        );
-        assert!(at(json!([]), None, false).unwrap_err().contains("via_site.west"));
-    }
+    Ok(Way { dialer: site.map_or_else(super::network, Arc::clone), target, authority })
 }

@@ -13,6 +13,8 @@ use super::{DOMAIN, LABEL};
 
 /// The port of a gateway whose federation names none.
 const GATEWAY_PORT: u16 = 15443;
+/// The port of a router.
+const ROUTER_PORT: u16 = 443;
 
 /// This mesh and its remotes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
@@ -22,6 +24,7 @@ const GATEWAY_PORT: u16 = 15443;
     kind = "MeshFederation",
     plural = "meshfederations",
     shortname = "mfed",
+    doc = "This mesh, and the other meshes that it federates with.",
     derive = "PartialEq",
     status = "MeshFederationStatus",
     printcolumn = r#"{"name": "Mesh", "type": "string", "jsonPath": ".spec.local.id"}"#,
@@ -93,7 +96,7 @@ pub enum IngressType {
 /// How exported services are reached.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = (
-    "self.type == 'openshift-router' || (has(self.gateway) && self.gateway.selector.size() > 0)",
+    "self.type == 'openshift-router' || (has(self.gateway) && has(self.gateway.selector) && self.gateway.selector.size() > 0)",
     "an ingress of type istio needs gateway.selector, the labels of the gateway's pods",
 ))]
 #[serde(rename_all = "camelCase")]
@@ -101,14 +104,18 @@ pub struct Ingress {
     /// What stands between the networks.
     #[serde(rename = "type", default)]
     pub kind: IngressType,
-    /// The gateway; with `openshift-router` it may be left out and has the label
-    /// `app: federation-ingress-gateway`.
+    /// The gateway; with `openshift-router` it or its selector may be left out, and its pods then have
+    /// the label `app: federation-ingress-gateway`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<GatewayRef>,
 }
 
 /// The gateway that calls to imported services leave through.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(validation = (
+    "has(self.gateway.selector) && self.gateway.selector.size() > 0",
+    "egress needs gateway.selector, the labels of the gateway's pods",
+))]
 #[serde(rename_all = "camelCase")]
 pub struct Egress {
     /// Its pods and port; its Service is called `federation-egress-gateway`.
@@ -116,11 +123,11 @@ pub struct Egress {
 }
 
 /// The pods of a gateway, and the port of its Service.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GatewayRef {
     /// The labels of the pods.
-    #[x_kube(validation = ("self.size() > 0", "at least one label: an empty selector is every workload of the namespace"))]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 32))]
     pub selector: BTreeMap<String, String>,
     /// The port.
@@ -168,6 +175,22 @@ pub struct Remote {
     /// How its services are reached; without addresses it must share our network.
     #[serde(default)]
     pub ingress: RemoteIngress,
+    /// Where its discovery is, if not behind its ingress.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub discovery: Option<RemoteDiscovery>,
+}
+
+/// Where the discovery of another mesh is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RemoteDiscovery {
+    /// `HOST:PORT`, as this mesh reaches it: in one network the pods of its discovery Service, or a load
+    /// balancer before them.
+    #[schemars(
+        regex(pattern = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?|\[[0-9a-f:.]+\]):[0-9]{1,5}$"),
+        length(max = 260)
+    )]
+    pub address: String,
 }
 
 /// The identity of a mesh's discovery.
@@ -189,21 +212,21 @@ pub struct Identity {
 }
 
 /// How services of another mesh are reached.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RemoteIngress {
     /// IP addresses, or one host name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 253)))]
     #[x_kube(validation = (
-        "self.all(a, isIP(a)) || (self.size() == 1 && self[0].matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'))",
+        "self.all(a, isIP(a)) || (self.size() == 1 && self[0].matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$') && !self[0].matches('^(.*[.])?[0-9]+$'))",
         "either IP addresses, or exactly one host name",
     ))]
     pub addresses: Vec<String>,
-    /// The port of its gateway.
-    #[serde(default = "gateway_port_number")]
-    #[schemars(with = "i32", range(min = 1, max = 65535))]
-    pub port: u16,
+    /// The port of its gateway; 15443 if absent, and 443 behind the OpenShift router.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<i32>", range(min = 1, max = 65535))]
+    pub port: Option<u16>,
     /// What stands before its gateway.
     #[serde(rename = "type", default)]
     pub kind: IngressType,
@@ -271,11 +294,21 @@ pub struct Refusal {
 impl Ingress {
     /// The gateway that is meant.
     pub fn gateway(&self) -> GatewayRef {
-        let usual = || GatewayRef {
-            selector: BTreeMap::from([("app".to_owned(), "federation-ingress-gateway".to_owned())]),
-            port: GatewayPort::default(),
-        };
-        self.gateway.clone().filter(|gateway| !gateway.selector.is_empty()).unwrap_or_else(usual)
+        let mut meant = self.gateway.clone().unwrap_or_default();
+        if meant.selector.is_empty() {
+            meant.selector.insert("app".to_owned(), "federation-ingress-gateway".to_owned());
+        }
+        meant
+    }
+}
+
+impl RemoteIngress {
+    /// The port of the gateway, or of the router before it.
+    pub fn port(&self) -> u16 {
+        self.port.unwrap_or(match self.kind {
+            IngressType::Istio => GATEWAY_PORT,
+            IngressType::OpenshiftRouter => ROUTER_PORT,
+        })
     }
 }
 
@@ -314,12 +347,6 @@ impl Default for ControlPlane {
 impl Default for Identity {
     fn default() -> Self {
         Self { service_account: None, namespace: control_plane_namespace(), trust_domain: trust_domain() }
-    }
-}
-
-impl Default for RemoteIngress {
-    fn default() -> Self {
-        Self { addresses: Vec::new(), port: GATEWAY_PORT, kind: IngressType::Istio }
     }
 }
 

@@ -18,6 +18,7 @@ use crate::model::Offer;
     kind = "ImportedService",
     plural = "importedservices",
     shortname = "imps",
+    doc = "A service that other meshes export. Written by the controller alone.",
     namespaced,
     derive = "PartialEq",
     status = "ImportedServiceStatus",

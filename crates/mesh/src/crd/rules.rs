@@ -19,6 +19,7 @@ use super::{DOMAIN, LABEL};
     kind = "FederationServiceRules",
     plural = "federationservicerules",
     shortname = "fsr",
+    doc = "What is exported to other meshes, and what is imported from each. It limits discovery, never access.",
     namespaced,
     derive = "PartialEq",
     status = "FederationServiceRulesStatus",
@@ -122,8 +123,8 @@ pub struct OnlyTo {
 /// The names that exported services get.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = (
-    "!has(self.searchDomain) || (self.searchDomain != 'cluster.local' && !self.searchDomain.endsWith('.cluster.local'))",
-    "searchDomain must not lie within cluster.local: names there belong to the cluster's own services",
+    "!has(self.searchDomain) || (self.searchDomain != 'cluster.local' && !self.searchDomain.endsWith('.cluster.local') && self.searchDomain != 'svc' && !self.searchDomain.endsWith('.svc'))",
+    "searchDomain must not lie within cluster.local or svc: names there belong to the cluster's own services",
 ))]
 #[serde(rename_all = "camelCase")]
 pub struct DnsSettings {

@@ -17,10 +17,11 @@ use tarbet_cluster::{Change, Mirror, Newer, Watch, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::Slice;
+use super::recall::Recall;
+use super::{Slice, Workload};
 use crate::crd::{
     FederationServiceRules, FederationServiceRulesSpec, FederationServiceRulesStatus, MeshFederation,
-    MeshFederationSpec, MeshFederationStatus,
+    MeshFederationSpec, MeshFederationStatus, SaidBy,
 };
 use crate::live::{self, Live};
 use crate::model::{Backends, Key, Labels, Service};
@@ -104,10 +105,11 @@ pub(crate) struct Mirrors {
     services: Mirror<Kept<Arc<Service>>>,
     namespaces: Mirror<Kept<Arc<Labels>>>,
     slices: Mirror<Kept<Slice>>,
-    pods: Mirror<Kept<String>>,
+    pods: Mirror<Kept<Workload>>,
     /// ServiceExports with the conditions they have.
     pub(crate) exports: Mirror<Kept<Vec<Condition>>>,
     made: BTreeMap<Kind, Mirror<Live>>,
+    recall: Recall,
 }
 
 impl Mirrors {
@@ -132,10 +134,7 @@ impl Mirrors {
         task.typed("endpoint slices", &mirrors.slices, |object: EndpointSlice| {
             super::slice(object.clone()).and_then(|slice| Kept::of(&object, slice))
         });
-        task.typed("pods", &mirrors.pods, |object: Pod| {
-            let account = object.spec.as_ref().and_then(|spec| spec.service_account_name.clone());
-            Kept::of(&object, account.unwrap_or_else(|| "default".to_owned()))
-        });
+        task.typed("pods", &mirrors.pods, |object: Pod| Kept::of(&object, super::workload(&object)));
         let exports = service_exports();
         task.optional(
             "service exports",
@@ -146,7 +145,7 @@ impl Mirrors {
             |object| Kept::of(&object, live::conditions(&object)),
         );
         for (&kind, mirror) in &mirrors.made {
-            task.made(kind, mirror);
+            task.made(kind, mirror, &mirrors.recall);
         }
         mirrors
     }
@@ -179,6 +178,12 @@ impl Mirrors {
     pub(crate) fn made(&self, kind: Kind) -> &Mirror<Live> {
         // Every kind was put there at the start.
         &self.made[&kind]
+    }
+
+    /// What peers said before this process began; nothing the second time it is asked for.
+    pub(crate) fn recalled(&self) -> Option<Vec<SaidBy>> {
+        let imported = self.made(Kind::ImportedService);
+        self.recall.take(|namespace, name| imported.get(namespace, name).is_some())
     }
 
     /// The federation that counts: `default`, else the oldest; by name.
@@ -221,9 +226,9 @@ impl Mirrors {
         for (namespace, slice) in
             self.slices.select(|namespace, _, kept| Some((namespace.to_owned(), Arc::clone(kept))))
         {
-            let account = |pod: &str| self.pods.get(&namespace, pod).map(|kept| kept.value.clone());
+            let pod = |name: &str| self.pods.get(&namespace, name).map(|kept| kept.value.clone());
             let slice = &slice.value;
-            slice.add_to(all.entry(key(&namespace, &slice.service)).or_default(), account);
+            slice.add_to(all.entry(key(&namespace, &slice.service)).or_default(), pod);
         }
         all
     }
@@ -287,13 +292,20 @@ impl<F: Fn(Side) + Clone + Send + Sync + 'static> Task<'_, F> {
     }
 
     /// A kind of which we make objects, and which may not be there at all, such as OpenShift's.
-    fn made(&self, kind: Kind, mirror: &Mirror<Live>) {
+    fn made(&self, kind: Kind, mirror: &Mirror<Live>, recall: &Recall) {
         // Of ServiceEntries those of others matter too: their hosts are taken.
         let config = match kind {
             Kind::ServiceEntry => watcher::Config::default(),
             _ => watcher::Config::default().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1)),
         };
-        let keep = move |object: DynamicObject| Live::of(kind, &object);
+        let recall = recall.clone();
+        let keep = move |object: DynamicObject| {
+            let live = Live::of(kind, &object);
+            if kind == Kind::ImportedService {
+                recall.note(object);
+            }
+            live
+        };
         // A ServiceEntry of somebody else takes a name from peers, not from what they are told.
         self.optional(kind.name(), Side::Made, kind.resource(), config, mirror, keep);
     }

@@ -21,6 +21,9 @@ pub(super) struct Legacy {
     mesh_peers: MeshPeers,
     #[serde(default)]
     exported_service_set: Option<ExportedServiceSet>,
+    /// Read and not used, as by the original: it imports everything from every peer.
+    #[serde(default)]
+    imported_service_set: Option<serde_json::Value>,
     #[serde(default)]
     controller_namespace: Option<String>,
     #[serde(default)]
@@ -116,6 +119,11 @@ fn ingress_type(text: Option<&str>) -> IngressType {
 }
 
 impl Legacy {
+    /// Whether it limits imports, which the original does not do.
+    pub(super) fn limits_imports(&self) -> bool {
+        self.imported_service_set.as_ref().is_some_and(|set| !set.is_null())
+    }
+
     pub(super) fn world(self) -> World {
         let local = self.mesh_peers.local;
         let gateway = local.gateways.map(|gateways| {
@@ -135,9 +143,11 @@ impl Legacy {
             identity: Identity::default(),
             ingress: RemoteIngress {
                 addresses: peer.addresses,
-                port: peer.port.filter(|&port| port != 0).unwrap_or(RemoteIngress::default().port),
+                // The original knows one default, whatever stands before the gateway.
+                port: Some(peer.port.filter(|&port| port != 0).unwrap_or(GatewayPort::default().number)),
                 kind: ingress_type(peer.ingress_type.as_deref()),
             },
+            discovery: None,
         };
         let control_plane = local
             .control_plane

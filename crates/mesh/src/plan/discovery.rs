@@ -20,7 +20,13 @@ pub(super) fn objects(draft: &mut Draft<'_>) {
         owner: Owner::Rules,
         spec: spec.into(),
     };
-    let strict = json!({ "selector": selector, "mtls": { "mode": "STRICT" } });
+    let mut strict = json!({ "selector": selector, "mtls": { "mode": "STRICT" } });
+    // What is carried is mutual TLS of others: whoever ended it here would break it.
+    let carrying = &draft.world.carrying;
+    if !carrying.is_empty() {
+        let through = |port: &u16| (port.to_string(), json!({ "mode": "DISABLE" }));
+        strict["portLevelMtls"] = carrying.iter().map(through).collect();
+    }
     let mut made = vec![object(Kind::PeerAuthentication, "fds-strict-mtls", strict)];
     if !draft.is_original() {
         let principals: Vec<String> = draft.federation.remote.iter().flat_map(Remote::principals).collect();

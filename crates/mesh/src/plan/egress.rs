@@ -21,6 +21,11 @@ pub(super) fn objects(draft: &mut Draft<'_>, imported: &[Imported<'_>]) {
     let namespace = draft.control_plane();
     let gateway = format!("{namespace}/{NAME}");
     let (mut hosts, mut ports, mut onward) = (Vec::<String>::new(), BTreeSet::new(), Vec::new());
+    for imported in imported.iter().filter(|imported| imported.joined) {
+        let message =
+            format!("{} runs here too; calls to other meshes bypass the egress gateway", imported.host);
+        draft.find(About::Imported(imported.host.to_owned()), Reason::NotThroughEgress, message);
+    }
     // A name that is here too stays with its local service.
     for imported in imported.iter().filter(|imported| imported.apart) {
         let http: Vec<u32> = imported

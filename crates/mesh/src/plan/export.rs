@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use super::{About, DISCOVERY_PORT, Draft, Kind, Object, Owner, Reason};
 use crate::crd::{GatewayRef, IngressType};
-use crate::model::{Key, Offer, OfferedPort, Service, Sort};
+use crate::model::{Key, Offer, OfferedPort, Service, Sort, cluster_name};
 use crate::names::{HOST, istio_sni, router_host};
+use crate::vet::is_system;
 
 /// A service that is exported.
 pub(super) struct Exported<'a> {
@@ -17,6 +18,14 @@ pub(super) struct Exported<'a> {
     /// Whether the name is another than the service has in its own cluster.
     alias: bool,
     pub(super) ports: Vec<OfferedPort>,
+}
+
+/// A name of its own for an exported service.
+pub(super) struct Alias<'a> {
+    /// The service.
+    pub(super) key: &'a Key,
+    /// The entry of the name.
+    pub(super) object: Object,
 }
 
 /// Who wants a service exported, and so under which name.
@@ -111,6 +120,15 @@ fn exportable<'a>(
     if hostname.len() > HOST {
         return Err(format!("its name would have {} characters, more than {HOST}", hostname.len()));
     }
+    let own = [&draft.federation.local.control_plane.namespace, &draft.world.controller_namespace];
+    if let Some((name, namespace)) = cluster_name(&hostname)
+        && !draft.is_original()
+        && (is_system(name, namespace) || own.iter().any(|own| *own == namespace))
+    {
+        return Err(format!(
+            "services of {namespace} belong to each cluster for itself, and other meshes refuse them"
+        ));
+    }
     let alias = by == By::Owner || domain.is_some();
     Ok(Exported { key, service, hostname, alias, ports })
 }
@@ -169,9 +187,14 @@ pub(super) fn offers(draft: &Draft<'_>, exported: &[Exported<'_>]) -> Vec<Offer>
 }
 
 /// What opens the exported services, and by host the ServiceEntries of names that differ.
-pub(super) fn objects(draft: &mut Draft<'_>, exported: &[Exported<'_>]) -> BTreeMap<String, Object> {
+pub(super) fn objects<'a>(draft: &mut Draft<'a>, exported: &[Exported<'a>]) -> BTreeMap<String, Alias<'a>> {
     let aliases = exported.iter().filter(|exported| exported.alias);
-    let aliases = aliases.map(|exported| (exported.hostname.clone(), alias(draft, exported))).collect();
+    let aliases = aliases
+        .map(|exported| {
+            let object = alias(draft, exported);
+            (exported.hostname.clone(), Alias { key: exported.key, object })
+        })
+        .collect();
     let Some(ingress) = &draft.federation.local.ingress else { return aliases };
     let gateway = ingress.gateway();
     let discovery = (

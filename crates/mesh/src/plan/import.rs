@@ -1,16 +1,22 @@
 //! Import: one name across meshes, and what makes it callable here.
 
+mod agree;
+mod discovery;
+mod joined;
+mod proof;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::export::Alias;
 use super::memo::Specs;
-use super::{About, DISCOVERY_PORT, Draft, Kind, Object, Owner, REFUSALS, Reason, RemoteView, Spec};
-use crate::crd::{ImportedPort, ImportedServiceSpec, IngressType, Refusal, Remote, SaidBy};
-use crate::model::{Key, Labels, Offer, OfferedPort, Service, Sort, cluster_name};
-use crate::names::{dashed, router_host};
+use super::{About, Draft, Kind, Object, Owner, REFUSALS, Reason, RemoteView, Spec};
+use crate::crd::{ImportedPort, ImportedServiceSpec, Refusal, Remote, SaidBy};
+use crate::model::{Key, Labels, Offer, OfferedPort, Service, cluster_name};
+use crate::names::dashed;
 use crate::select;
 use crate::vet::{Reserved, vet_again};
 
@@ -22,7 +28,7 @@ pub(super) struct Imported<'a> {
     pub(super) host: &'a str,
     /// All that offer it, in the order of the federation's remotes.
     pub(super) said: Vec<(&'a Remote, &'a Arc<Offer>)>,
-    /// Those of them that agree with the first.
+    /// Those of them that agree with the first and have somebody to answer.
     pub(super) used: Vec<(&'a Remote, &'a Arc<Offer>)>,
     /// Whether nothing here has the name too.
     pub(super) apart: bool,
@@ -88,128 +94,32 @@ pub(super) fn merge<'a>(draft: &mut Draft<'a>) -> Vec<Imported<'a>> {
     draft.memo.seen.retain(|mesh, _| views.contains_key(mesh));
     let mut all: Vec<Imported<'a>> = by_host.into_values().collect();
     for imported in &mut all {
-        agree(draft, imported);
+        agree::agree(draft, imported);
     }
     all
-}
-
-/// Keeps the meshes that agree with the first one.
-fn agree<'a>(draft: &mut Draft<'a>, imported: &mut Imported<'a>) {
-    let host = imported.host;
-    let Some(&(first, model)) = imported.said.first() else { return };
-    for &(remote, offer) in &imported.said {
-        let why = if Arc::ptr_eq(offer, model) {
-            None
-        } else if !same_ports(offer, model) {
-            Some("has other ports")
-        } else if offer.labels != model.labels {
-            Some("has other labels")
-        } else if offer.subject_alt_names.is_empty() != model.subject_alt_names.is_empty() {
-            Some("tells no identities, or alone tells them")
-        } else if remote.ingress.kind != first.ingress.kind {
-            // One client setting decides the server name for all of a host's endpoints.
-            Some("is behind another type of ingress")
-        } else {
-            None
-        };
-        match why {
-            None => {
-                imported.used.push((remote, offer));
-                if let Some(view) = draft.plan.remotes.get_mut(&remote.id) {
-                    view.imported += 1;
-                }
-            }
-            Some(why) => {
-                let message = format!("{} is not used for {host}: it {why} than {}", remote.id, first.id);
-                draft.find(About::Imported(host.to_owned()), Reason::Differs, message);
-            }
-        }
-    }
-}
-
-/// Whether the ports of two meshes are equal, in whatever order: the port of the pods is a mesh's own
-/// business.
-fn same_ports(one: &Offer, other: &Offer) -> bool {
-    fn told(port: &OfferedPort) -> (u32, &str, &str) {
-        (port.number, &port.name, &port.protocol)
-    }
-    // Nearly always they are told in the same order.
-    one.ports.iter().map(told).eq(other.ports.iter().map(told))
-        || one.ports.iter().map(told).collect::<BTreeSet<_>>() == other.ports.iter().map(told).collect()
 }
 
 /// The objects for all imported names; those we also export are added to the alias.
 pub(super) fn objects(
     draft: &mut Draft<'_>,
     imported: &mut [Imported<'_>],
-    aliases: &mut BTreeMap<String, Object>,
+    aliases: &mut BTreeMap<String, Alias<'_>>,
 ) {
     let federation = draft.federation;
     for remote in super::subscribed(federation, draft.rules) {
-        discovery(draft, remote);
+        discovery::entry(draft, remote);
     }
-    for imported in imported {
-        if let Some(alias) = aliases.get_mut(imported.host) {
-            imported.joined = join_alias(draft, imported, alias);
-        } else if let Some((key, service)) = local(draft, imported.host) {
-            join_service(draft, imported, key, service);
+    let kin = joined::Kin::of(draft.world);
+    for index in 0..imported.len() {
+        let (all, one) = (&*imported, &imported[index]);
+        if let Some(alias) = aliases.get_mut(one.host) {
+            imported[index].joined = joined::with_alias(draft, one, alias);
+        } else if let Some((key, service)) = local(draft, one.host) {
+            imported[index].joined = joined::with_service(draft, one, key, service, &kin, all);
         } else {
-            imported.apart = true;
-            apart(draft, imported);
+            apart(draft, one);
+            imported[index].apart = true;
         }
-    }
-}
-
-/// How the discovery of a remote is reached through its gateway.
-fn discovery(draft: &mut Draft<'_>, remote: &Remote) {
-    let addresses = &remote.ingress.addresses;
-    if addresses.is_empty() {
-        return;
-    }
-    let host = remote.discovery_host();
-    let namespace = draft.control_plane();
-    let endpoints: Vec<Value> = addresses
-        .iter()
-        .map(|address| {
-            json!({
-                "address": address,
-                "labels": { TLS_MODE.0: TLS_MODE.1 },
-                "ports": { "grpc": remote.ingress.port },
-                "network": remote.network,
-            })
-        })
-        .collect();
-    let mut spec = json!({
-        "hosts": [host],
-        "ports": [{ "name": "grpc", "number": DISCOVERY_PORT, "protocol": "GRPC" }],
-        "endpoints": endpoints,
-        "location": "MESH_INTERNAL",
-        "resolution": resolution(addresses.iter().map(String::as_str)),
-    });
-    if !draft.is_original() {
-        let names = remote.principals().into_iter().map(|principal| format!("spiffe://{principal}"));
-        spec["subjectAltNames"] = json!(names.collect::<Vec<_>>());
-    }
-    let object = |kind, name, spec: Value| Object {
-        kind,
-        namespace: namespace.clone(),
-        name,
-        mesh: Some(remote.id.clone()),
-        owner: Owner::Federation,
-        spec: spec.into(),
-    };
-    let entry = object(Kind::ServiceEntry, format!("federation-discovery-service-{}", remote.id), spec);
-    draft.plan.objects.push(entry);
-    if remote.ingress.kind == IngressType::OpenshiftRouter {
-        let spec = json!({
-            "host": host,
-            "trafficPolicy": { "tls": {
-                "mode": "ISTIO_MUTUAL", "sni": router_host(&host, DISCOVERY_PORT.into()),
-            } },
-        });
-        let wanted = format!("mtls-sni-{}", dashed(&host));
-        let name = draft.names.claim(Kind::DestinationRule, &namespace, &wanted, &host);
-        draft.plan.objects.push(object(Kind::DestinationRule, name, spec));
     }
 }
 
@@ -220,9 +130,20 @@ fn local<'a>(draft: &Draft<'a>, host: &str) -> Option<(&'a Key, &'a Service)> {
     draft.world.services.get_key_value(&key).map(|(key, service)| (key, service.as_ref()))
 }
 
+/// Where the import of a name is kept: beside the Service that it is of, if that runs here too under
+/// another name, else with the control plane.
+fn home(draft: &Draft<'_>, imported: &Imported<'_>) -> String {
+    let of = imported.used.first().map(|(_, offer)| offer.origin()).filter(|_| !draft.is_original());
+    let here = of.filter(|(name, namespace)| {
+        !namespace.is_empty()
+            && draft.world.services.contains_key(&((*namespace).to_owned(), (*name).to_owned()))
+    });
+    here.map_or_else(|| draft.control_plane(), |(_, namespace)| namespace.to_owned())
+}
+
 /// A name that is only elsewhere: one ServiceEntry with the gateways of all meshes that have it.
 fn apart(draft: &mut Draft<'_>, imported: &Imported<'_>) {
-    let namespace = draft.control_plane();
+    let namespace = home(draft, imported);
     let specs = draft.memo.take(imported).unwrap_or_else(|| {
         let found = draft.plan.findings.len();
         let specs = Specs { record: said(imported), entry: entry(draft, imported) };
@@ -243,7 +164,7 @@ fn apart(draft: &mut Draft<'_>, imported: &Imported<'_>) {
         let (kind, owner) = (Kind::ServiceEntry, owner.clone());
         draft.plan.objects.push(Object { kind, namespace, name, mesh: None, owner, spec });
     }
-    server_names(draft, imported, owner);
+    proof::rule(draft, imported, None, owner);
 }
 
 /// What the entry of a name says; nothing if it has no endpoint.
@@ -269,108 +190,12 @@ fn entry(draft: &mut Draft<'_>, imported: &Imported<'_>) -> Option<Spec> {
     Some(spec.into())
 }
 
-/// A name that we export too: the entry that points at our own service gets the others' gateways.
-/// False if they cannot be joined.
-fn join_alias(draft: &mut Draft<'_>, imported: &Imported<'_>, alias: &mut Object) -> bool {
-    let namespace = draft.control_plane();
-    let mut spec = alias.spec.value();
-    let ours: BTreeSet<(Option<u64>, Option<&str>)> = spec["ports"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|port| (port["number"].as_u64(), port["name"].as_str()))
-        .collect();
-    let theirs =
-        imported.ports().iter().map(|port| (Some(port.number.into()), Some(port.name.as_str()))).collect();
-    let agree = ours == theirs;
-    let owner = record(draft, imported, namespace, said(imported));
-    if !agree {
-        let message =
-            format!("{} is exported here with other ports; the local service alone answers", imported.host);
-        draft.find(About::Imported(imported.host.to_owned()), Reason::NotJoined, message);
-        return false;
-    }
-    for &(remote, offer) in &imported.used {
-        let more = gateways(draft, imported.host, remote, offer);
-        if let Some(endpoints) = spec["endpoints"].as_array_mut() {
-            endpoints.extend(more);
-        }
-    }
-    alias.spec = spec.into();
-    server_names(draft, imported, owner);
-    true
-}
-
-/// A Service of the same name runs here: other meshes become more endpoints of it.
-fn join_service(draft: &mut Draft<'_>, imported: &Imported<'_>, key: &Key, service: &Service) {
-    let owner = record(draft, imported, key.0.clone(), said(imported));
-    let offered: BTreeSet<u32> = imported.ports().iter().map(|port| port.number).collect();
-    let tcp = || service.ports.iter().filter(|port| port.tcp);
-    let why = if service.sort != Sort::Cluster || service.selector.is_empty() {
-        Some("the local Service selects no pods, so nothing can be added to them")
-    } else if tcp().any(|port| port.name.is_empty()) {
-        Some("a port of the local Service has no name")
-    } else if !tcp().all(|port| offered.contains(&port.number.into())) {
-        Some("the local Service has ports that other meshes do not offer")
-    } else {
-        None
-    };
-    if let Some(why) = why {
-        let message = format!("only the local Service answers for {}: {why}", imported.host);
-        draft.find(About::Imported(imported.host.to_owned()), Reason::NotJoined, message);
-        return;
-    }
-    for &(remote, offer) in &imported.used {
-        let mut addresses: Vec<(String, Option<&Offer>)> = Vec::new();
-        for address in &remote.ingress.addresses {
-            match (address.parse::<IpAddr>(), draft.world.resolved.get(address)) {
-                (Ok(_), _) => addresses.push((address.clone(), None)),
-                (Err(_), Some(found)) => addresses.extend(found.iter().map(|ip| (ip.to_string(), None))),
-                (Err(_), None) => {
-                    draft.plan.unresolved.insert(remote.id.clone());
-                }
-            }
-        }
-        if remote.ingress.addresses.is_empty() {
-            addresses.extend(offer.endpoints.iter().map(|address| (address.clone(), Some(offer.as_ref()))));
-        }
-        // Whoever carries these labels is chosen by the Service: its own selector, never a peer's labels.
-        let mut labels = service.selector.clone();
-        labels.insert(TLS_MODE.0.into(), TLS_MODE.1.into());
-        for (index, (address, direct)) in addresses.into_iter().enumerate() {
-            let port_of = |number: u16| match direct {
-                None => u32::from(remote.ingress.port),
-                Some(offer) => target(offer, number.into()),
-            };
-            let ports: BTreeMap<&str, u32> =
-                tcp().map(|port| (port.name.as_str(), port_of(port.number))).collect();
-            let mut spec = json!({
-                "address": address, "labels": labels, "ports": ports, "network": remote.network,
-            });
-            if !offer.locality.is_empty() {
-                spec["locality"] = json!(offer.locality);
-            }
-            let wanted = format!("import-{}-{}-{index}", remote.id, key.1);
-            let identity = format!("{}/{}/{index}", remote.id, key.1);
-            let name = draft.names.claim(Kind::WorkloadEntry, &key.0, &wanted, &identity);
-            draft.plan.objects.push(Object {
-                kind: Kind::WorkloadEntry,
-                namespace: key.0.clone(),
-                name,
-                mesh: Some(remote.id.clone()),
-                owner: owner.clone(),
-                spec: spec.into(),
-            });
-        }
-    }
-    server_names(draft, imported, owner);
-}
-
 /// What the ImportedService of a name says.
 fn said(imported: &Imported<'_>) -> Spec {
     let (origin, origin_namespace) =
         imported.used.first().map(|(_, offer)| offer.origin()).unwrap_or_default();
-    let labels = imported.used.first().map(|(_, offer)| offer.labels.clone()).unwrap_or_default();
+    let mut labels = imported.used.first().map(|(_, offer)| offer.labels.clone()).unwrap_or_default();
+    labels.insert(TLS_MODE.0.to_owned(), TLS_MODE.1.to_owned());
     let port = |port: &OfferedPort| ImportedPort {
         name: port.name.clone(),
         number: port.number,
@@ -405,41 +230,6 @@ fn record(draft: &mut Draft<'_>, imported: &Imported<'_>, namespace: String, spe
     owner
 }
 
-/// Clients send server names that the router before the remote gateway can read.
-fn server_names(draft: &mut Draft<'_>, imported: &Imported<'_>, owner: Owner) {
-    if !imported.used.iter().any(|(remote, _)| remote.ingress.kind == IngressType::OpenshiftRouter) {
-        return;
-    }
-    let namespace = draft.control_plane();
-    let wanted = format!("mtls-sni-{}", dashed(imported.host));
-    let name = draft.names.claim(Kind::DestinationRule, &namespace, &wanted, imported.host);
-    let taken =
-        |object: &Object| object.place() == (Kind::DestinationRule, namespace.as_str(), name.as_str());
-    // With the original's one entry per mesh, the first mesh has made it already.
-    if draft.is_original() && draft.plan.objects.iter().any(taken) {
-        return;
-    }
-    let settings: Vec<Value> = imported
-        .ports()
-        .iter()
-        .map(|port| {
-            json!({
-                "port": { "number": port.number },
-                "tls": { "mode": "ISTIO_MUTUAL", "sni": router_host(imported.host, port.number) },
-            })
-        })
-        .collect();
-    let spec = json!({ "host": imported.host, "trafficPolicy": { "portLevelSettings": settings } });
-    draft.plan.objects.push(Object {
-        kind: Kind::DestinationRule,
-        namespace,
-        name,
-        mesh: None,
-        owner,
-        spec: spec.into(),
-    });
-}
-
 /// The endpoints of a service in one mesh: its gateway, or its pods where the network is shared.
 fn gateways(draft: &mut Draft<'_>, host: &str, remote: &Remote, offer: &Offer) -> Vec<Value> {
     let labels = endpoint_labels(&offer.labels);
@@ -452,7 +242,7 @@ fn gateways(draft: &mut Draft<'_>, host: &str, remote: &Remote, offer: &Offer) -
         endpoint
     };
     let through =
-        || offer.ports.iter().map(|port| (port.name.as_str(), remote.ingress.port.into())).collect();
+        || offer.ports.iter().map(|port| (port.name.as_str(), remote.ingress.port().into())).collect();
     let direct = || offer.ports.iter().map(|port| (port.name.as_str(), target(offer, port.number))).collect();
     if !remote.ingress.addresses.is_empty() {
         return remote.ingress.addresses.iter().map(|address| endpoint(address, through())).collect();

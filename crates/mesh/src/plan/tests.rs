@@ -3,6 +3,7 @@
 mod clusterset;
 mod defects;
 mod imports;
+mod joined;
 mod names;
 mod several;
 
@@ -179,4 +180,12 @@ fn behind_the_openshift_router_each_port_has_a_route_and_a_filter() {
     );
     get(&plan, Kind::EnvoyFilter, "istio-system", "sni-federation-discovery-service-east-istio-system-15080");
     assert_eq!((count(&plan, Kind::Route), count(&plan, Kind::EnvoyFilter)), (2, 2));
+    // Only the port is told: the pods are the usual ones.
+    let plan = planned(json!([]), json!([]), |world| {
+        let gateway = json!({ "port": { "name": "tls", "number": 8443 } });
+        world["federation"]["local"]["ingress"] = json!({ "type": "openshift-router", "gateway": gateway });
+    });
+    let gateway = get(&plan, Kind::Gateway, "istio-system", "federation-ingress-gateway").spec.value();
+    assert_eq!(gateway["selector"], json!({ "app": "federation-ingress-gateway" }));
+    assert_eq!(gateway["servers"][0]["port"], json!({ "number": 8443, "name": "tls", "protocol": "TLS" }));
 }

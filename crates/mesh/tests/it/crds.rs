@@ -66,7 +66,7 @@ async fn a_real_api_server_takes_the_definitions_and_refuses_wrong_objects() {
     super::world::install_definitions(plane).await.unwrap();
 
     verdict(&kubectl, &federation(|_| {})).await.unwrap();
-    let wrong: [(&str, &str, Change); 20] = [
+    let wrong: [(&str, &str, Change); 23] = [
         ("the remote has our id", "id of this mesh", |s| s["remote"][0]["id"] = json!("east")),
         ("two remotes with one id", "Duplicate", |s| s["remote"][1]["id"] = json!("west")),
         ("our own network behind an ingress", "another network", |s| {
@@ -86,8 +86,17 @@ async fn a_real_api_server_takes_the_definitions_and_refuses_wrong_objects() {
         ("istio without a gateway", "needs gateway.selector", |s| {
             s["local"]["ingress"] = json!({ "type": "istio" });
         }),
-        ("an empty selector", "at least one label", |s| {
+        ("an empty selector", "needs gateway.selector", |s| {
             s["local"]["ingress"]["gateway"]["selector"] = json!({});
+        }),
+        ("an egress without a selector", "needs gateway.selector", |s| {
+            s["local"]["egress"] = json!({ "gateway": { "port": { "number": 8443 } } });
+        }),
+        ("an address that is none", "exactly one host name", |s| {
+            s["remote"][0]["ingress"]["addresses"] = json!(["192.168.1.999"]);
+        }),
+        ("a discovery without a port", "discovery.address", |s| {
+            s["remote"][0]["discovery"] = json!({ "address": "10.0.0.7" });
         }),
         ("an empty port name", "port.name", |s| {
             s["local"]["ingress"]["gateway"]["port"] = json!({ "name": "" });
@@ -112,9 +121,20 @@ async fn a_real_api_server_takes_the_definitions_and_refuses_wrong_objects() {
         let said = verdict(&kubectl, &federation(change)).await.expect_err(what);
         assert!(said.contains(expected), "{what}: {said}");
     }
-    verdict(&kubectl, &federation(|s| s["local"]["ingress"] = json!({ "type": "openshift-router" })))
-        .await
-        .unwrap();
+    // With the router the gateway may be empty, or tell no more than its port.
+    let gateways = [json!(null), json!({}), json!({ "port": { "name": "tls", "number": 8443 } })];
+    for gateway in gateways {
+        let mut routed = federation(|s| s["local"]["ingress"] = json!({ "type": "openshift-router" }));
+        if !gateway.is_null() {
+            routed["spec"]["local"]["ingress"]["gateway"] = gateway;
+        }
+        verdict(&kubectl, &routed).await.unwrap();
+    }
+    for address in ["10.0.0.7:15080", "discovery.west.example:443", "[2001:db8::7]:15080"] {
+        let mut told = federation(|_| {});
+        told["spec"]["remote"][0]["discovery"] = json!({ "address": address });
+        verdict(&kubectl, &told).await.unwrap();
+    }
     verdict(&kubectl, &federation(|s| *s = json!({ "local": { "id": "a", "network": "one" }, "remote": [{ "id": "b", "network": "one" }] })))
         .await
         .unwrap();
@@ -182,6 +202,12 @@ async fn a_real_api_server_takes_the_definitions_and_refuses_wrong_objects() {
             json!({ "export": { "dnsSettings": { "searchDomain": "svc.cluster.local" } } }),
         ),
         (
+            "a domain that looks like the cluster's",
+            "cluster.local or svc",
+            "default",
+            json!({ "export": { "dnsSettings": { "searchDomain": "west.svc" } } }),
+        ),
+        (
             "a domain that is none",
             "searchDomain",
             "default",
@@ -215,7 +241,10 @@ async fn defaults_are_the_servers_and_columns_tell_the_state() {
         spec["remote"][0]["identity"],
         json!({ "namespace": "istio-system", "trustDomain": "cluster.local" })
     );
+    assert!(spec["remote"][0]["ingress"].get("port").is_none(), "it depends on the type");
     for kind in ["meshfederations", "federationservicerules", "importedservices"] {
         kubectl.run(&["get", kind, "--all-namespaces"]).await.unwrap();
+        let explained = kubectl.run(&["explain", kind]).await.unwrap();
+        assert!(!explained.contains("Auto-generated"), "{explained}");
     }
 }

@@ -249,6 +249,24 @@ async fn a_restart_writes_nothing_and_a_silent_peer_is_withdrawn_after_its_time(
     until(&kubectl, ENTRIES, "istio-system", entry, |_| true).await;
 }
 
+/// Lets a declaration say what it said when it still counted.
+async fn was_well(kubectl: &Kubectl, object: &[&str], mut status: Value) {
+    let condition = |name: &str| {
+        json!({ "type": name, "status": "True", "reason": "Programmed", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z" })
+    };
+    status["conditions"] = ["Ready", "RemotesConnected"].map(condition).into_iter().collect();
+    let patch = json!({ "status": status }).to_string();
+    let how = ["--subresource=status", "--type=merge", "-p", &patch];
+    kubectl.run(&[&["patch"], object, &how[..]].concat()).await.unwrap();
+}
+
+fn does_not_count(object: &Value) -> bool {
+    condition(object, "Accepted") == "False"
+        && condition(object, "Ready") == "False"
+        && condition(object, "RemotesConnected").is_empty()
+}
+
 #[tokio::test]
 async fn what_was_made_goes_with_its_cause() {
     let (east, _west, _turn) = federated().await;
@@ -284,16 +302,20 @@ async fn what_was_made_goes_with_its_cause() {
 
     // Rules elsewhere and a second federation change nothing and are told so.
     kubectl.apply(&rules("shop", json!([]))).await.unwrap();
+    was_well(&kubectl, &["federationservicerules", "default", "-n", "shop"], json!({ "exported": 7 })).await;
     until(&kubectl, "federationservicerules", "shop", "default", |object| {
-        condition(object, "Accepted") == "False"
+        does_not_count(object) && object["status"].get("exported").is_none()
     })
     .await;
     kubectl.run(&["delete", "federationservicerules", "default", "-n", "shop"]).await.unwrap();
     let mut second = federation("north", "south", "192.0.2.9");
     second["metadata"]["name"] = json!("second");
     kubectl.apply(&second).await.unwrap();
+    let counts = json!({ "connected": "1/1", "imported": 7 });
+    was_well(&kubectl, &["meshfederations", "second"], counts).await;
     until(&kubectl, "meshfederations", "istio-system", "second", |object| {
-        condition(object, "Accepted") == "False"
+        let status = &object["status"];
+        does_not_count(object) && status.get("connected").is_none() && status.get("imported").is_none()
     })
     .await;
     kubectl.run(&["delete", "meshfederation", "second"]).await.unwrap();
@@ -336,14 +358,19 @@ async fn one_replica_writes_all_answer_and_clean_up_leaves_nothing() {
     west.kubectl().apply(&service("shop", "more", 80, true)).await.unwrap();
     until(&kubectl, ENTRIES, "istio-system", "import-more-shop-svc-cluster-local", |_| true).await;
 
-    let found = tarbet_mesh::cleanup_plan(&other.client).await.unwrap();
+    let found = tarbet_mesh::cleanup_plan(&other.client, "istio-system").await.unwrap();
     assert_eq!((found.get("MeshFederation"), found.get("ServiceEntry")), (Some(&1), Some(&3)));
     get(&kubectl, "meshfederations", "istio-system", "default").await.unwrap();
-    let gone = tarbet_mesh::cleanup(&other.client).await.unwrap();
+    let gone = tarbet_mesh::cleanup(&other.client, "istio-system").await.unwrap();
     assert_eq!(gone.get("MeshFederation"), Some(&1));
     let left = || async {
         let text = other.everything().await?;
         if text.is_empty() { Ok(()) } else { Err(anyhow!("{text}")) }
     };
     eventually(SOON, "nothing to be left", left).await.unwrap();
+    // The lease goes once nobody holds it.
+    other.stop().await;
+    let gone = tarbet_mesh::cleanup(&other.client, "istio-system").await.unwrap();
+    assert_eq!(gone.get("Lease"), Some(&1));
+    until_gone(&kubectl, "lease", "istio-system", "tarbet-mesh").await;
 }

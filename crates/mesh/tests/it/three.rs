@@ -94,6 +94,17 @@ async fn one_name_of_two_meshes_fails_over_and_conflicts_are_told() {
         until(&kubectl, IMPORTED, "istio-system", HOST, |object| condition(object, "Ready") == "True").await;
     assert_eq!(imported["spec"]["meshes"], json!(["west", "central"]));
 
+    // Only the second has a pod: it alone is called, and that is no conflict.
+    central.run_pod("pay").await.unwrap();
+    until(&kubectl, ENTRIES, "istio-system", ENTRY, |entry| addresses(entry) == ["192.0.2.3"]).await;
+    let calm = |object: &Value| {
+        object["spec"]["meshes"] == json!(["central"]) && condition(object, "Conflicted") == "False"
+    };
+    until(&kubectl, IMPORTED, "istio-system", HOST, calm).await;
+    west.run_pod("pay").await.unwrap();
+    until(&kubectl, ENTRIES, "istio-system", ENTRY, |entry| addresses(entry) == ["192.0.2.1", "192.0.2.3"])
+        .await;
+
     // Ports that differ: the first mesh counts, and the condition names the other.
     central.kubectl().apply(&service("shop", "pay", 81, true)).await.unwrap();
     until(&kubectl, ENTRIES, "istio-system", ENTRY, |entry| addresses(entry) == ["192.0.2.1"]).await;

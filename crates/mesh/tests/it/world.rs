@@ -215,6 +215,27 @@ impl Mesh {
         self.lease.port(0)
     }
 
+    /// A pod of a service in `shop`, with an account of the same name, as far as the API server knows.
+    pub(crate) async fn run_pod(&self, service: &str) -> Result<()> {
+        let labels = json!({ "app": service, "security.istio.io/tlsMode": "istio" });
+        let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": { "name": service, "namespace": "shop" } });
+        let pod = json!({ "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": service, "namespace": "shop", "labels": labels },
+            "spec": { "serviceAccountName": service, "schedulerName": "nobody",
+                "containers": [{ "name": "app", "image": "none" }] } });
+        let slice = json!({ "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": { "name": format!("{service}-ours"), "namespace": "shop",
+                "labels": { "kubernetes.io/service-name": service } },
+            "endpoints": [{ "addresses": ["10.1.0.5"], "conditions": { "ready": true },
+                "targetRef": { "kind": "Pod", "name": service, "namespace": "shop" } }],
+            "ports": [{ "name": "http", "port": 8080 }] });
+        for object in [account, pod, slice] {
+            self.kubectl().apply(&object).await?;
+        }
+        Ok(())
+    }
+
     /// Starts its controller.
     pub(crate) async fn start(&mut self, settings: Settings) {
         let Settings { peer, other, hold_down, election } = settings;
@@ -324,8 +345,10 @@ impl Mesh {
 
     /// Removes what an earlier test left.
     async fn empty(&self) -> Result<()> {
-        tarbet_mesh::cleanup(&self.client).await?;
-        self.kubectl().run(&["delete", "service", "--all", "-n", "shop"]).await?;
+        tarbet_mesh::cleanup(&self.client, "istio-system").await?;
+        let left =
+            ["delete", "service,endpointslice,pod", "--all", "-n", "shop", "--force", "--grace-period=0"];
+        self.kubectl().run(&left).await?;
         self.kubectl().run(&["delete", "lease", "--all", "-n", "istio-system"]).await?;
         self.kubectl()
             .run(&["delete", "serviceexports.multicluster.x-k8s.io", "--all", "-n", "shop"])

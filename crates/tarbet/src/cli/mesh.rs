@@ -60,7 +60,7 @@ enum Sub {
     Test(trial::TestArgs),
     /// Remove everything that federation made, and the objects it was made for
     #[command(
-        after_help = "Examples:\n  tarbet mesh cleanup --plan\n  tarbet mesh cleanup --yes\n\nDeletes the FederationServiceRules and the MeshFederation first, so that a running controller\nmakes nothing new, and then every object with the label app.kubernetes.io/managed-by=tarbet-mesh."
+        after_help = "Examples:\n  tarbet mesh cleanup --plan\n  tarbet mesh cleanup --yes\n\nDeletes the FederationServiceRules and the MeshFederation first, so that a running controller\nmakes nothing new, and then every object with the label app.kubernetes.io/managed-by=tarbet-mesh,\nand the lease of the controllers in its namespace once none of them runs."
     )]
     Cleanup {
         /// Without it, only say what would be asked for
@@ -133,12 +133,13 @@ async fn status(args: MeshArgs, format: Format) -> Result<(), Problem> {
 
 async fn cleanup(args: MeshArgs, plan: bool, format: Format) -> Result<(), Problem> {
     let client = connect(&source(args.kubeconfig.as_deref())?).await?;
+    let namespace = args.namespace();
     if plan {
-        let found = tarbet_mesh::cleanup_plan(&client).await.map_err(|error| error.problem())?;
+        let found = tarbet_mesh::cleanup_plan(&client, &namespace).await.map_err(|error| error.problem())?;
         let calls: Vec<String> = found.iter().map(|(kind, count)| format!("delete {count} {kind}")).collect();
         return format.plan(&calls);
     }
-    let gone = tarbet_mesh::cleanup(&client).await.map_err(|error| error.problem())?;
+    let gone = tarbet_mesh::cleanup(&client, &namespace).await.map_err(|error| error.problem())?;
     let rows: Vec<Value> =
         gone.iter().map(|(kind, count)| json!({ "kind": kind, "removed": count })).collect();
     format.rows(&["kind", "removed"], &["kind", "removed"], &rows)

@@ -44,6 +44,9 @@ pub struct MeshArgs {
     /// The address of this pod, for callers of what is carried
     #[arg(long, env = "POD_IP", value_name = "IP")]
     pod_ip: Option<IpAddr>,
+    /// The service account of this pod, whose name ends with the id of the mesh
+    #[arg(long, env = "POD_SERVICE_ACCOUNT", value_name = "NAME")]
+    service_account: Option<String>,
     #[command(flatten)]
     server: ServerArgs,
     /// Let one of several replicas write
@@ -51,9 +54,24 @@ pub struct MeshArgs {
     leader_elect: Option<bool>,
     #[command(flatten)]
     bind: ListenArgs,
+    /// Flags of the original, which say what objects say here
+    #[arg(long = "meshPeers", hide = true, value_name = "JSON")]
+    mesh_peers: Option<String>,
+    #[arg(long = "exportedServiceSet", hide = true, value_name = "JSON")]
+    exported_service_set: Option<String>,
+    #[arg(long = "importedServiceSet", hide = true, value_name = "JSON")]
+    imported_service_set: Option<String>,
+}
+
+impl MeshArgs {
+    /// The namespace of the controller, as far as arguments and the pod tell.
+    pub fn namespace(&self) -> String {
+        namespace(self.namespace.clone().filter(|name| !name.is_empty()))
+    }
 }
 
 pub fn run(mut config: Config, args: MeshArgs) -> Result<(), Problem> {
+    originals(&args)?;
     let settings = merged(config.mesh.clone(), &args)?;
     let listeners = args.bind.choose(&config.observability, in_a_pod())?;
     config.observability.listen = None;
@@ -75,7 +93,8 @@ pub fn run(mut config: Config, args: MeshArgs) -> Result<(), Problem> {
         }
         let metrics = MeshMetrics::register(&process.metrics);
         let mut controller =
-            Controller::new(settings, &namespace, client, metrics, process.health.clone(), identity());
+            Controller::new(settings, &namespace, client, metrics, process.health.clone(), identity())
+                .account(args.service_account.clone().filter(|account| !account.is_empty()));
         for (mesh, site) in sites {
             controller = controller.through(&mesh, Arc::new(site));
         }
@@ -87,6 +106,26 @@ pub fn run(mut config: Config, args: MeshArgs) -> Result<(), Problem> {
         });
         Ok(())
     })
+}
+
+/// The original is told by flags what objects of the cluster tell here.
+fn originals(args: &MeshArgs) -> Result<(), Problem> {
+    let flags = [
+        (&args.mesh_peers, "--meshPeers", "a MeshFederation"),
+        (&args.exported_service_set, "--exportedServiceSet", "spec.export of FederationServiceRules"),
+        (&args.imported_service_set, "--importedServiceSet", "spec.import of FederationServiceRules"),
+    ];
+    match flags.into_iter().find(|(value, ..)| value.is_some()) {
+        None => Ok(()),
+        Some((_, flag, object)) => Err(Problem::new(
+            &ground::CONFIG_INVALID,
+            format!("What {flag} says is said by {object}; no restart is needed for it."),
+        )
+        .because(
+            "see docs/guides/mesh.md; `tarbet mesh render --legacy FILE` shows what the flags lead to"
+                .to_owned(),
+        )),
+    }
 }
 
 fn merged(mut config: MeshConfig, args: &MeshArgs) -> Result<MeshConfig, Problem> {
@@ -195,6 +234,20 @@ mod tests {
         assert_eq!(west.gateway, "federation-ingress-gateway.istio-system.svc.cluster.local:15443");
         assert_eq!((&west.advertise, config.carry.len()), (&None, 2));
         assert_eq!(config.via_site["west"], "lab");
+    }
+
+    #[test]
+    fn flags_of_the_original_are_known_and_lead_to_its_objects() {
+        for (flag, object) in [
+            ("--meshPeers={}", "MeshFederation"),
+            ("--exportedServiceSet={}", "spec.export"),
+            ("--importedServiceSet={}", "spec.import"),
+        ] {
+            let line = Line::try_parse_from(["mesh", flag]).unwrap();
+            let error = originals(&line.mesh).err().unwrap();
+            assert!(error.to_string().contains(object), "{error}");
+        }
+        assert!(originals(&Line::try_parse_from(["mesh"]).unwrap().mesh).is_ok());
     }
 
     #[test]

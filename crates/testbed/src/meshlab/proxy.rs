@@ -23,6 +23,8 @@ pub(super) struct Workload<'a> {
     /// Its address.
     pub(super) address: &'a str,
     pub(super) labels: Value,
+    /// Host names it can resolve, as a file of hosts; none if empty.
+    pub(super) names: &'a str,
 }
 
 /// A running proxy; it goes when dropped.
@@ -55,7 +57,12 @@ impl Proxy {
         let issued = authority.issue_workload(&identity)?;
         let handing = Secrets::serve(&secrets, &issued, authority.pem())?;
         let relay = relay(&control, istiod.discovery_port())?;
-        let envoy = Envoy::start_in(netns, workload.name, bootstrap(workload, &control, &secrets)).await?;
+        let names = match workload.names {
+            "" => None,
+            names => Some(folder.write("hosts", names)?),
+        };
+        let bootstrap = bootstrap(workload, &control, &secrets);
+        let envoy = Envoy::start_in(netns, workload.name, bootstrap, names.as_deref()).await?;
         Ok(Self { envoy, _secrets: handing, relay, _folder: folder })
     }
 }

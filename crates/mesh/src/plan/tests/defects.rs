@@ -98,13 +98,15 @@ fn what_a_gateway_cannot_carry_is_not_exported() {
             json!([{ "name": "dns", "port": 53, "protocol": "UDP" }, { "name": "tcp", "port": 53 }])
         ),
         service("default", "kubernetes", json!({}), http()),
+        service("istio-system", "istiod", json!({}), http()),
+        service("kube-system", "kube-dns", json!({}), http()),
     ]);
     let plan = planned(services, json!([]), |world| {
         world["rules"]["export"] = json!({ "serviceSelectors": [{}] });
     });
     assert_eq!(hosts(&plan), ["both.a.svc.cluster.local", DISCOVERY]);
     assert_eq!(plan.exports[0].ports.len(), 1);
-    assert_eq!(plan.findings.iter().filter(|finding| finding.reason == Reason::NotExportable).count(), 3);
+    assert_eq!(plan.findings.iter().filter(|finding| finding.reason == Reason::NotExportable).count(), 5);
 }
 
 #[test]

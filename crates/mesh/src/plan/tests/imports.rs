@@ -23,6 +23,7 @@ fn a_remote_service_becomes_one_service_entry() {
     let imported = get(&plan, Kind::ImportedService, "istio-system", "r-shop-svc-cluster-local");
     assert_eq!(imported.owner, Owner::Federation);
     assert_eq!(imported.spec.value()["meshes"], json!(["west"]));
+    assert_eq!(imported.spec.value()["labels"], json!({ "app": "r", "security.istio.io/tlsMode": "istio" }));
     assert_eq!(
         (&imported.spec.value()["name"], &imported.spec.value()["namespace"]),
         (&json!("r"), &json!("shop"))
@@ -135,6 +136,20 @@ fn the_router_of_a_remote_gets_server_names_it_can_read() {
 }
 
 #[test]
+fn a_router_listens_at_its_own_port_unless_told() {
+    let port = |ingress: Value| {
+        let plan = planned(json!([]), json!([offer("r.shop.svc.cluster.local")]), |world| {
+            world["federation"]["remote"][0]["ingress"] = ingress;
+        });
+        let entry = get(&plan, Kind::ServiceEntry, "istio-system", "import-r-shop-svc-cluster-local");
+        entry.spec.value()["endpoints"][0]["ports"]["http"].clone()
+    };
+    assert_eq!(port(json!({ "addresses": ["192.0.2.1"] })), 15443);
+    assert_eq!(port(json!({ "addresses": ["192.0.2.1"], "type": "openshift-router" })), 443);
+    assert_eq!(port(json!({ "addresses": ["192.0.2.1"], "type": "openshift-router", "port": 8443 })), 8443);
+}
+
+#[test]
 fn what_was_rendered_before_changes_nothing() {
     let offers: Vec<Value> = (0..4).map(|n| offer(&format!("s{n}.mesh.global"))).collect();
     let mut world = super::world(json!({
@@ -169,7 +184,7 @@ fn what_was_rendered_before_changes_nothing() {
     plan_again(&world, &mut memo);
     assert_eq!((memo.looked(), memo.rendered()), (0, 0));
     let mut moved = MeshFederationSpec::clone(world.federation.as_ref().unwrap());
-    moved.remote[0].ingress.port = 444;
+    moved.remote[0].ingress.port = Some(444);
     world.federation = Some(Arc::new(moved));
     let third = plan_again(&world, &mut memo);
     assert_eq!(third, super::plan(&world));

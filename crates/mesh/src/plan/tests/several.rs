@@ -44,6 +44,47 @@ fn one_name_of_two_meshes_is_one_entry_and_the_first_mesh_wins() {
 }
 
 #[test]
+fn a_mesh_without_pods_takes_the_name_from_nobody() {
+    // Ours tells where a service runs; its identities are those of the pods that are there.
+    let ours = |identity: Option<&str>| {
+        let mut told = offer("r.mesh.global");
+        told["name"] = json!("r");
+        told["namespace"] = json!("shop");
+        told["subjectAltNames"] = identity.into_iter().collect();
+        told
+    };
+    let (west, central) = ("spiffe://mesh.west/ns/shop/sa/r", "spiffe://cluster.local/ns/shop/sa/r");
+    let used = |of_west: Option<&str>, of_central: Option<&str>| {
+        let plan = three(json!([ours(of_central)]), |world| world["peers"]["west"] = json!([ours(of_west)]));
+        assert!(plan.findings.is_empty(), "no conflict: {:?}", plan.findings);
+        let imported = get(&plan, Kind::ImportedService, "istio-system", "r-mesh-global").spec.value();
+        assert_eq!(imported["offers"].as_array().unwrap().len(), 2, "what was said is kept");
+        let entry = get(&plan, Kind::ServiceEntry, "istio-system", "import-r-mesh-global").spec.value();
+        let ways = entry["endpoints"].as_array().unwrap().len();
+        (imported["meshes"].clone(), ways, entry["subjectAltNames"].clone())
+    };
+    assert_eq!(used(None, Some(central)), (json!(["central"]), 1, json!([central])));
+    assert_eq!(used(Some(west), None), (json!(["west"]), 2, json!([west])));
+    assert_eq!(used(Some(west), Some(central)), (json!(["west", "central"]), 3, json!([central, west])));
+    assert_eq!(used(None, None), (json!(["west", "central"]), 3, Value::Null));
+
+    // Behind which ingress the mesh without pods is does not matter either; its ports and labels do.
+    let plan = three(json!([ours(Some(central))]), |world| {
+        world["peers"]["west"] = json!([ours(None)]);
+        world["federation"]["remote"][0]["ingress"]["type"] = json!("openshift-router");
+    });
+    let imported = get(&plan, Kind::ImportedService, "istio-system", "r-mesh-global").spec.value();
+    assert_eq!(imported["meshes"], json!(["central"]));
+    let plan = three(json!([ours(Some(central))]), |world| {
+        world["peers"]["west"] = json!([ours(None)]);
+        world["peers"]["west"][0]["ports"][0]["number"] = json!(80);
+    });
+    assert_eq!(plan.findings[0].reason, Reason::Differs);
+    let imported = get(&plan, Kind::ImportedService, "istio-system", "r-mesh-global").spec.value();
+    assert_eq!(imported["meshes"], json!(["west"]), "the first mesh wins");
+}
+
+#[test]
 fn remotes_behind_different_ingresses_do_not_share_one_server_name() {
     let plan = three(json!([offer("r.mesh.global")]), |world| {
         world["federation"]["remote"][1]["ingress"]["type"] = json!("openshift-router");
@@ -73,6 +114,7 @@ fn identities_and_locality_travel_with_the_offer() {
         addresses: ["10.0.0.1".to_owned()].into(),
         ports: [("http".to_owned(), 8080)].into(),
         accounts: ["r".to_owned()].into(),
+        plain: false,
     };
     world.backends.insert(("shop".into(), "r".into()), pods);
     let offered = &exports(&world)[0];
@@ -100,4 +142,46 @@ fn in_one_network_endpoints_are_the_pods() {
     assert_eq!(entry.spec.value()["endpoints"][0]["ports"], json!({ "http": 8080 }));
     assert_eq!(count(&plan, Kind::ServiceEntry), 1);
     assert_eq!(plan.findings[0].reason, Reason::NoAddress);
+}
+
+#[test]
+fn in_one_network_discovery_is_asked_over_mutual_tls_too() {
+    let mut one = world(json!({
+        "federation": {
+            "local": { "id": "east", "network": "one" },
+            "remote": [{ "id": "west", "network": "one", "identity": { "trustDomain": "mesh.west" } }],
+        },
+        "rules": { "import": [{ "meshID": "west" }] },
+    }));
+    assert_eq!(count(&plan(&one), Kind::ServiceEntry), 0, "nobody says where it is");
+    one.discovery.insert("west".into(), "10.2.0.9:15080".parse().unwrap());
+    let plan = plan(&one);
+    let entry = get(&plan, Kind::ServiceEntry, "istio-system", "federation-discovery-service-west");
+    assert_eq!(
+        entry.spec,
+        json!({
+            "hosts": ["federation-discovery-service-west.istio-system.svc.cluster.local"],
+            "ports": [{ "name": "grpc", "number": 15080, "protocol": "GRPC" }],
+            "location": "MESH_INTERNAL",
+            "resolution": "STATIC",
+            "endpoints": [{ "address": "10.2.0.9", "network": "one", "ports": { "grpc": 15080 },
+                "labels": { "security.istio.io/tlsMode": "istio" } }],
+            "subjectAltNames": [
+                "spiffe://mesh.west/ns/istio-system/sa/federation-discovery-service-west",
+                "spiffe://mesh.west/ns/istio-system/sa/federation-controller",
+            ],
+        })
+    );
+}
+
+#[test]
+fn what_is_carried_passes_the_controllers_own_proxy_untouched() {
+    let mut world = world(json!({ "federation": { "local": east() }, "rules": {} }));
+    let strict = |world: &World| {
+        get(&plan(world), Kind::PeerAuthentication, "istio-system", "fds-strict-mtls").spec.value()
+    };
+    assert!(strict(&world).get("portLevelMtls").is_none());
+    world.carrying.insert(15543);
+    assert_eq!(strict(&world)["portLevelMtls"], json!({ "15543": { "mode": "DISABLE" } }));
+    assert_eq!(strict(&world)["mtls"]["mode"], "STRICT", "discovery as before");
 }

@@ -7,6 +7,8 @@ mod cli;
 #[cfg(test)]
 mod clocks;
 #[cfg(test)]
+mod compose;
+#[cfg(test)]
 mod console;
 #[cfg(test)]
 mod crossings;

@@ -169,11 +169,9 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The released program is static; the one under test is not, so its libraries are laid beside it in an
-/// image made from the shipped one.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_image_holds_one_program_that_nobody_in_particular_runs() {
-    let (docker, folder) = (Dockerd::start().await.unwrap(), Folder::new("image").unwrap());
+/// Makes the images `tarbet:test`, which is the shipped one, and `tarbet:run`. The released program is static;
+/// the one under test is not, so its libraries are laid beside it in the second.
+pub(crate) async fn images(docker: &Dockerd, folder: &Folder) {
     let context = folder.path().join("context");
     std::fs::create_dir_all(&context).unwrap();
     std::fs::copy(root().join("deploy/image/Dockerfile"), context.join("Dockerfile")).unwrap();
@@ -183,12 +181,6 @@ async fn the_image_holds_one_program_that_nobody_in_particular_runs() {
     assert!(stripped.status.success(), "{}", text(&stripped.stderr));
     let place = context.display().to_string();
     docker.docker(&["build", "--tag", "tarbet:test", &place]).await.unwrap();
-    let said = docker.docker(&["inspect", "tarbet:test"]).await.unwrap();
-    let image: Value = serde_json::from_str(&said).unwrap();
-    let config = &image[0]["Config"];
-    assert_eq!(config["User"], "65532:65532");
-    assert_eq!(config["Entrypoint"], serde_json::json!(["/tarbet"]));
-
     for line in text(&run("ldd", &[BINARY]).stdout).lines() {
         let Some(path) = line.split_whitespace().find(|word| word.starts_with('/')) else { continue };
         let beside = context.join("libraries").join(path.trim_start_matches('/'));
@@ -198,6 +190,17 @@ async fn the_image_holds_one_program_that_nobody_in_particular_runs() {
     std::fs::write(context.join("Dockerfile.run"), "FROM tarbet:test\nCOPY libraries/ /\n").unwrap();
     let file = context.join("Dockerfile.run").display().to_string();
     docker.docker(&["build", "--tag", "tarbet:run", "--file", &file, &place]).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_image_holds_one_program_that_nobody_in_particular_runs() {
+    let (docker, folder) = (Dockerd::start().await.unwrap(), Folder::new("image").unwrap());
+    images(&docker, &folder).await;
+    let said = docker.docker(&["inspect", "tarbet:test"]).await.unwrap();
+    let image: Value = serde_json::from_str(&said).unwrap();
+    let config = &image[0]["Config"];
+    assert_eq!(config["User"], "65532:65532");
+    assert_eq!(config["Entrypoint"], serde_json::json!(["/tarbet"]));
     let version = docker
         .docker(&["run", "--rm", "--network=none", "--read-only", "tarbet:run", "version"])
         .await

@@ -35,7 +35,7 @@ fn the_written_contract_names_what_is_really_sent() {
         assert!(contract["paths"].get(path).is_some(), "{path}");
     }
     let schemas = &contract["components"]["schemas"];
-    let stale = PodStatus { stale_seconds: 1, ..Default::default() };
+    let stale = PodStatus { stale_seconds: 1, pod_ip: "10.0.0.1".into(), ..Default::default() };
     let ping = PingReply {
         status: "ok".into(),
         resources: Some(Resources::default()),
@@ -136,13 +136,13 @@ async fn the_sample_plugin_runs_pods_behind_our_api() {
 
 #[test]
 fn the_shipped_files_fit_together() {
-    let compose = yaml("deploy/examples/interlink/docker-compose.yaml");
+    let compose = yaml("examples/docker-compose.yaml");
     let services = compose["services"].as_object().unwrap();
     let roles: Vec<&str> = services.values().map(|service| service["command"][0].as_str().unwrap()).collect();
     for role in ["node", "interlink", "plugin"] {
         assert!(roles.contains(&role), "no service runs `{role}`");
     }
-    let busy = yaml("deploy/examples/interlink/busyecho_k8s.yaml");
+    let busy = yaml("examples/busyecho_k8s.yaml");
     let pod: k8s_openapi::api::core::v1::Pod = serde_json::from_value(busy).unwrap();
     let selector = pod.spec.unwrap().node_selector.unwrap();
     let node = services.values().find(|service| service["command"][0] == "node").unwrap();
@@ -155,12 +155,13 @@ fn the_shipped_files_fit_together() {
         "the example runs on the node of the compose file"
     );
     let limits: Value =
-        serde_json::from_str(&std::fs::read_to_string(shipped("deploy/kustomize/vk-cfg.json")).unwrap())
+        serde_json::from_str(&std::fs::read_to_string(shipped("kustomizations/vk-cfg.json")).unwrap())
             .unwrap();
-    let deployment = yaml("deploy/kustomize/deployment.yaml");
+    let deployment = yaml("kustomizations/deployment.yaml");
     let variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"].as_array().unwrap();
     let name = variables.iter().find(|variable| variable["name"] == "NODENAME").unwrap();
     assert!(limits.get(name["value"].as_str().unwrap()).is_some(), "vk-cfg.json does not know the node");
+    assert_eq!(name["value"], words[at + 1], "one name in all files");
 }
 
 /// The cells of the table whose head begins so, row by row.

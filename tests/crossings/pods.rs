@@ -221,12 +221,7 @@ async fn a_site_that_comes_back_is_given_its_account_and_its_pods_again() -> Res
         "metadata": {"name": "interlink-reader", "namespace": "default"},
     });
     shared_pair().await?.public.kubectl().apply(&account).await?;
-    let settings = [
-        ("ServiceAccount", "interlink-reader".to_owned()),
-        ("Namespace", "default".to_owned()),
-        ("KubernetesApiAddr", "127.0.0.1".to_owned()),
-        ("KubernetesApiPort", "6443".to_owned()),
-    ];
+    let settings = [("ServiceAccount", "interlink-reader".to_owned()), ("Namespace", "default".to_owned())];
     let mut crossing = Crossing::new("back", &settings).await?;
     let stored = crossing.home().join("pods/.kube/config");
     let read = || async {
@@ -235,6 +230,8 @@ async fn a_site_that_comes_back_is_given_its_account_and_its_pods_again() -> Res
         Ok(text)
     };
     let first = eventually(SOON, "the account", read).await?;
+    let who = crossing.plane.kubectl_with(stored.clone()).run(&["auth", "whoami"]).await?;
+    ensure!(who.contains("system:serviceaccount:default:interlink-reader"), "{who}");
     crossing.pod("lasting", "echo begun; while :; do sleep 1; done").await?;
     crossing.phase("lasting", "Running").await?;
 

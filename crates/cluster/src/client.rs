@@ -102,13 +102,34 @@ pub async fn connect_through(source: &Source, connect: Connect) -> Result<Client
     Ok(Client::new(service, namespace))
 }
 
-/// The URL of the API that a source leads to.
-pub async fn server(source: &Source) -> Result<String, ClusterError> {
+/// Where a cluster's API is, and what it is known by.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The URL of the API.
+    pub url: String,
+    /// The certificates of its authorities, as DER; none where those of the machine count.
+    pub authorities: Vec<Vec<u8>>,
+    /// The name in its certificate, where that is not the URL's.
+    pub name: Option<String>,
+    /// Any certificate is taken, so there need not be an authority.
+    pub unchecked: bool,
+    /// The URL is the one that only the cluster's own pods can use.
+    pub inside: bool,
+}
+
+/// Where a source leads.
+pub async fn place(source: &Source) -> Result<Place, ClusterError> {
     let config = match source {
         Source::InCluster => Config::incluster().map_err(|error| ClusterError::InCluster(Box::new(error)))?,
         Source::Kubeconfig(paths) => kubeconfig::load(paths).await?.0,
     };
-    Ok(config.cluster_url.to_string())
+    Ok(Place {
+        url: config.cluster_url.to_string(),
+        authorities: config.root_cert.unwrap_or_default(),
+        name: config.tls_server_name,
+        unchecked: config.accept_invalid_certs,
+        inside: *source == Source::InCluster,
+    })
 }
 
 /// A client whose requests are sent by `call`, such as one that knows a way to a far cluster and

@@ -21,7 +21,7 @@ mod proxy;
 mod queue;
 
 pub use apply::{apply, merge, merge_status};
-pub use client::{Source, connect, connect_by, connect_through, server};
+pub use client::{Place, Source, connect, connect_by, connect_through, place};
 pub use connector::{Connect, Stream};
 pub use error::{Class, ClusterError, class, describe};
 pub use events::{Events, Severity};

@@ -236,6 +236,7 @@ impl Batch {
             jid: pod.job_ids(),
             containers,
             init_containers: statuses,
+            pod_ip: String::new(),
             stale_seconds: self
                 .queue()
                 .failing

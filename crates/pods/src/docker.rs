@@ -229,6 +229,18 @@ impl Docker {
         self.records.forget(&known)
     }
 
+    /// The pod's own address, from what was seen. One that shares the machine's has none.
+    fn address_of(&self, pod: &Pod) -> Option<IpAddr> {
+        let known = pod.known();
+        let plan = &known.plan;
+        if plan.host_network {
+            return None;
+        }
+        let only = plan.containers.first().filter(|_| plan.is_alone());
+        let only = only.and_then(|only| self.seen(pod, &Slot::Container(only.name.clone())));
+        only.and_then(|seen| seen.address).or_else(|| self.seen(pod, &Slot::Pause)?.address)
+    }
+
     fn status_of(&self, pod: &Pod) -> PodStatus {
         let known = pod.known();
         let plan = &known.plan;
@@ -282,6 +294,7 @@ impl Docker {
             jid: create::pause_name(&pod.id),
             containers,
             init_containers: statuses,
+            pod_ip: self.address_of(pod).map(|address| address.to_string()).unwrap_or_default(),
             stale_seconds: self.observed.away().map_or(0, |(age, _)| age.as_secs().max(1)),
         }
     }

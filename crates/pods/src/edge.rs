@@ -91,7 +91,7 @@ pub async fn start(
         );
         let (asked, plugin) = (upstream.clone(), health.part("plugin"));
         supervisor.spawn(Stage::Observe, "plugin health", |end| watch_plugin(asked, plugin, up, end));
-        interlink_router(&config, upstream, stop.clone()).await
+        interlink_router(&config, upstream, stop.clone()).await?
     } else {
         let runner = open(part, &config, environment, stop.clone())?;
         let runner: Arc<dyn Runner> = if config.enable_probes || part == Part::Docker {
@@ -143,7 +143,11 @@ fn upstream(config: &EdgeConfig) -> Result<Upstream, Problem> {
     Upstream::new(&config.sidecar_url, &port)
 }
 
-async fn interlink_router(config: &EdgeConfig, upstream: Upstream, stop: CancellationToken) -> Router {
+async fn interlink_router(
+    config: &EdgeConfig,
+    upstream: Upstream,
+    stop: CancellationToken,
+) -> Result<Router, Problem> {
     let settings = InterlinkConfig {
         root: config.data_root_folder.clone(),
         export: config.export_pod_data,

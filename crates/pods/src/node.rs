@@ -8,6 +8,7 @@
 //! It never creates a pod twice, and never ends one because somebody cannot be reached. Start from
 //! [`machine::status`] for what a pod's state is and [`plan::next`] for what is done about it.
 
+mod address;
 pub mod book;
 mod certificate;
 pub mod config;
@@ -22,6 +23,7 @@ mod lease;
 pub mod machine;
 mod metrics;
 pub mod object;
+mod offer;
 pub mod packed;
 pub mod plan;
 pub mod resolve;

@@ -6,6 +6,7 @@
 //! was seen, so that questions cost the daemon nothing.
 
 use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,9 @@ pub(super) struct Seen {
     pub(super) finished: Option<Timestamp>,
     pub(super) restarts: i32,
     pub(super) image: String,
+    /// On the network that it has for itself, while it runs.
+    #[serde(default)]
+    pub(super) address: Option<IpAddr>,
 }
 
 #[derive(Debug, Default)]
@@ -251,6 +255,12 @@ fn differing(before: &HashMap<String, String>, now: &HashMap<String, String>) ->
     gone.chain(changed).cloned().collect()
 }
 
+/// The address of a container on a network of its own; an empty text is none.
+pub(super) fn address(found: &ContainerInspectResponse) -> Option<IpAddr> {
+    let networks = found.network_settings.as_ref()?.networks.as_ref()?;
+    networks.values().find_map(|network| network.ip_address.as_ref()?.parse().ok())
+}
+
 fn read(found: &ContainerInspectResponse) -> Option<(String, Seen)> {
     let labels = found.config.as_ref()?.labels.as_ref()?;
     let name = found.name.as_deref()?.trim_start_matches('/').to_owned();
@@ -282,6 +292,7 @@ fn read(found: &ContainerInspectResponse) -> Option<(String, Seen)> {
         finished: time(&state.finished_at),
         restarts: found.restart_count.and_then(|count| i32::try_from(count).ok()).unwrap_or_default(),
         image: found.image.clone().unwrap_or_default(),
+        address: address(found),
     };
     Some((name, seen))
 }
@@ -289,6 +300,20 @@ fn read(found: &ContainerInspectResponse) -> Option<(String, Seen)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_address_of_a_container_is_seen_while_it_has_one() {
+        let found = |address: &str| {
+            let found = serde_json::json!({
+                "Id": "c", "Name": "/pod-main", "Config": {"Labels": {UID: "u", CONTAINER: "main"}},
+                "State": {"Status": "running"},
+                "NetworkSettings": {"Networks": {"bridge": {"IPAddress": address}}},
+            });
+            read(&serde_json::from_value(found).unwrap()).unwrap().1.address
+        };
+        assert_eq!(found("172.17.0.2"), Some([172, 17, 0, 2].into()));
+        assert_eq!(found(""), None, "one that has ended");
+    }
 
     #[test]
     fn only_what_a_list_shows_otherwise_is_looked_at() {

@@ -11,6 +11,7 @@ use bollard::query_parameters::{
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::engine::{failed, status};
+use super::observe;
 use crate::error::RunError;
 use crate::plan::Restart;
 use crate::wire::{ContainerUsage, PodUsage};
@@ -50,8 +51,7 @@ pub(super) async fn read(
 /// The address of a pod's network holder.
 pub(super) async fn address(api: &Api, name: &str) -> Option<IpAddr> {
     let seen = api.inspect_container(name, None::<InspectContainerOptions>).await.ok()?;
-    let networks = seen.network_settings?.networks?;
-    networks.into_values().find_map(|network| network.ip_address?.parse().ok())
+    observe::address(&seen)
 }
 
 /// Ends a container; one whose pod restarts it begins again.

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
-use tarbet_telemetry::codes::pods;
+use tarbet_telemetry::codes::{ground, pods};
 use tarbet_telemetry::{Problem, problem};
 
 use super::retrieve::Wanted;
@@ -18,20 +18,34 @@ use crate::wire::PodCreate;
 pub(super) struct Account {
     root: PathBuf,
     client: Arc<RwLock<Option<Client>>>,
+    /// The administrator gave one; what nodes send does not replace it.
+    given: bool,
 }
 
 impl Account {
-    /// With what an earlier run stored, or a file the administrator names.
-    pub(super) async fn open(root: &Path, custom: Option<&Path>) -> Self {
-        let account = Self { root: root.to_owned(), client: Arc::default() };
-        let stored = root.join(".kube/config");
-        let trusted = custom.is_some();
-        if let Ok(text) = tokio::fs::read_to_string(custom.unwrap_or(&stored)).await
-            && let Err(problem) = account.take(&text, trusted).await
+    /// With a file the administrator names, or what an earlier run stored.
+    pub(super) async fn open(root: &Path, custom: Option<&Path>) -> Result<Self, Problem> {
+        let account = Self { root: root.to_owned(), client: Arc::default(), given: custom.is_some() };
+        if let Some(path) = custom {
+            let unusable = |cause: String| {
+                let what = format!("The kubeconfig {} (CUSTOMKUBECONF) cannot be used.", path.display());
+                Problem::new(&ground::CONFIG_INVALID, what).because(cause)
+            };
+            let text = tokio::fs::read_to_string(path).await.map_err(|error| unusable(error.to_string()))?;
+            account.take(&text, true).await.map_err(|problem| unusable(problem.cause))?;
+            return Ok(account);
+        }
+        if let Ok(text) = tokio::fs::read_to_string(root.join(".kube/config")).await
+            && let Err(problem) = account.take(&text, false).await
         {
             tracing::warn!(problem = %problem, "The stored kubeconfig cannot be used.");
         }
-        account
+        Ok(account)
+    }
+
+    /// Whether it is the administrator's own.
+    pub(super) fn is_given(&self) -> bool {
+        self.given
     }
 
     /// Takes over an account and keeps it for the next start.

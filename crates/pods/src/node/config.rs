@@ -36,13 +36,15 @@ pub struct NodeConfig {
     /// More on connections to interLink.
     #[serde(rename = "HTTP")]
     pub http: Http,
-    /// The service account whose kubeconfig endpoints of 2023 are given.
+    /// The service account whose kubeconfig endpoints of 2023 are given, to read the cluster with. A new
+    /// token is sent before the old one ends.
     pub service_account: String,
     /// Its namespace.
     pub namespace: String,
     /// A ready kubeconfig of that account.
     pub custom_kubeconf: Option<PathBuf>,
-    /// The address of the cluster's API as pods see it.
+    /// The address of the cluster's API as pods and endpoints of 2023 see it. If empty the latter are told
+    /// the node's own way there, or the address that the API server itself gives.
     pub kubernetes_api_addr: String,
     /// Its port.
     #[serde(deserialize_with = "text_or_number")]
@@ -54,7 +56,8 @@ pub struct NodeConfig {
     /// Where job scripts are built.
     #[serde(rename = "JobScriptBuilderURL")]
     pub job_script_builder_url: String,
-    /// The address that the cluster reaches this node by.
+    /// The address that the cluster reaches this node by. If empty it is where the kubelet API listens, or
+    /// this machine's address on the way to the cluster's API.
     #[serde(rename = "PodIP")]
     pub pod_ip: String,
     /// What the node offers.
@@ -188,7 +191,7 @@ impl Default for NodeConfig {
             kubernetes_api_ca_crt: String::new(),
             disable_projected_volumes: false,
             job_script_builder_url: String::new(),
-            pod_ip: "127.0.0.1".into(),
+            pod_ip: String::new(),
             resources: Resources::default(),
             node_labels: Vec::new(),
             node_taints: Vec::new(),
@@ -209,7 +212,7 @@ impl Default for NodeConfig {
 }
 
 /// Extended resources that a node may offer.
-const ACCELERATORS: &[&str] =
+pub(super) const ACCELERATORS: &[&str] =
     &["nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu", "xilinx.com/fpga", "intel.com/fpga"];
 
 impl NodeConfig {
@@ -242,7 +245,7 @@ impl NodeConfig {
         if self.kubelet_cert_file.is_some() != self.kubelet_key_file.is_some() {
             say("KubeletCertFile", "goes with KubeletKeyFile".into());
         }
-        if self.pod_ip.parse::<std::net::IpAddr>().is_err() {
+        if !self.pod_ip.is_empty() && self.pod_ip.parse::<std::net::IpAddr>().is_err() {
             say("PodIP", format!("`{}` is not an address", self.pod_ip));
         }
         for key in self.others.keys() {

@@ -56,6 +56,15 @@ pub enum NodeError {
         #[source]
         source: Box<kube::Error>,
     },
+    /// The service account for interLink is not there, or is not ours to use.
+    #[error("the cluster gives no token of the service account `{account}`, which interLink needs")]
+    Account {
+        /// Its namespace and name.
+        account: String,
+        /// What the API said.
+        #[source]
+        source: Box<kube::Error>,
+    },
     /// interLink refused the service account.
     #[error("interLink did not take the service account")]
     ServiceAccount(#[source] InterlinkError),
@@ -74,6 +83,9 @@ impl Coded for NodeError {
             }
             Self::Listen { .. } => Problem::new(&ground::ADDRESS_IN_USE, message),
             Self::Cluster { .. } => Problem::new(&cluster::CLUSTER_REFUSED, message),
+            Self::Account { .. } => Problem::new(&cluster::CLUSTER_REFUSED, message).advising(
+                "create the account, let the node create `serviceaccounts/token`, or remove ServiceAccount",
+            ),
             Self::ServiceAccount(_) => Problem::new(&pods::KUBECONFIG_REFUSED, message),
         };
         match cause {

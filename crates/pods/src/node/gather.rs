@@ -208,7 +208,7 @@ impl Gather {
 }
 
 /// When a token is asked for anew: at four fifths of its life, and within a day.
-fn renewal(now: Timestamp, ends: Timestamp) -> Timestamp {
+pub(super) fn renewal(now: Timestamp, ends: Timestamp) -> Timestamp {
     let life = ends.duration_since(now).max(SignedDuration::ZERO);
     now.checked_add((life / 5 * 4).min(SignedDuration::from_hours(24))).unwrap_or(ends)
 }

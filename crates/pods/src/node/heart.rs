@@ -11,6 +11,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 use tarbet_cluster::{Class, class, describe, merge};
 use tarbet_telemetry::health::Part;
+use tarbet_telemetry::problem;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -18,7 +19,8 @@ use super::error::NodeError;
 use super::interlink::{InterlinkError, Ping};
 use super::keeper::{Node, Peer};
 use super::object::{self, Link, OUR_TAINTS, PING_RESPONSE};
-use super::setkube;
+use super::offer::{OUR_RESOURCES, Offer};
+use super::setkube::AccountError;
 use crate::wire::Origin;
 
 /// interLink's own rhythm.
@@ -42,6 +44,8 @@ pub(super) struct Heart {
     down_since: Option<Instant>,
     held: bool,
     greeted: bool,
+    /// When the account that was given has to be given anew.
+    renew: Option<Timestamp>,
     written: Option<Instant>,
     cluster_failing: bool,
 }
@@ -57,12 +61,14 @@ impl Heart {
             down_since: None,
             held: false,
             greeted: false,
+            renew: None,
             written: None,
             cluster_failing: false,
         }
     }
 
-    /// Beats until `stop`; fails only when the other side refuses the service account.
+    /// Beats until `stop`; fails only when there is no service account for a side that needs one, or that
+    /// side refuses it.
     pub(super) async fn beat(mut self, stop: CancellationToken) -> Result<(), NodeError> {
         loop {
             self.ping().await?;
@@ -79,24 +85,37 @@ impl Heart {
     async fn ping(&mut self) -> Result<(), NodeError> {
         match self.node.interlink.ping().await {
             Ok(ping) => {
-                if !self.greeted && !self.greet(ping.origin).await? {
+                let due = !self.greeted || self.renew.is_some_and(|renew| Timestamp::now() >= renew);
+                if due && !self.greet(ping.origin).await? {
                     return Ok(());
                 }
                 self.up(ping);
             }
-            Err(error) => self.down(error.to_string()),
+            Err(error) => self.down(Link::Down(error.to_string())),
         }
         Ok(())
     }
 
-    /// Gives the other side its kubeconfig, where one is set; a peer that knows no such call is newer.
+    /// Gives the other side its kubeconfig, where one is set; a peer that knows no such call is newer. False:
+    /// it cannot work yet.
     async fn greet(&mut self, origin: Origin) -> Result<bool, NodeError> {
-        match setkube::kubeconfig(&self.node.config, &self.node.client).await {
-            Ok(None) => {}
-            Ok(Some(kubeconfig)) => match self.node.interlink.set_kubeconfig(kubeconfig).await {
-                Ok(taken) => tracing::info!(taken, "Offered the service account to interLink."),
+        let account = match self.node.account().await {
+            Ok(account) => account,
+            Err(error) => return self.without_account(error, origin),
+        };
+        let mut renew = None;
+        match account {
+            None if origin == Origin::Seed => tracing::warn!(
+                "interLink is of 2023 and reads ConfigMaps and Secrets itself, but is given no account; set ServiceAccount."
+            ),
+            None => {}
+            Some(account) => match self.node.interlink.set_kubeconfig(account.kubeconfig).await {
+                Ok(taken) => {
+                    renew = account.renew.filter(|_| taken);
+                    tracing::info!(taken, "Offered the service account to interLink.");
+                }
                 Err(error) if error.retry() => {
-                    self.down(error.to_string());
+                    self.down(Link::Down(error.to_string()));
                     return Ok(false);
                 }
                 // Only those of 2023 cannot do without; newer ones may let nobody give them any.
@@ -110,13 +129,31 @@ impl Heart {
                 }
                 Err(error) => return Err(NodeError::ServiceAccount(error)),
             },
-            Err(reason) => {
-                self.down(reason);
-                return Ok(false);
+        }
+        // Not before: one that could not be sent is due again.
+        (self.greeted, self.renew) = (true, renew);
+        Ok(true)
+    }
+
+    /// There is no account to give. Nobody is kept waiting who holds one that still works, or needs none.
+    fn without_account(&mut self, error: AccountError, origin: Origin) -> Result<bool, NodeError> {
+        let reason = problem::chain(&error);
+        match (error.retry(), origin == Origin::Seed) {
+            (true, _) if self.greeted => {
+                tracing::warn!(reason, "The account of interLink cannot be renewed yet.");
+                Ok(true)
+            }
+            (true, true) => {
+                self.down(Link::NoAccount(reason));
+                Ok(false)
+            }
+            (false, true) => Err(error.into()),
+            (retry, false) => {
+                tracing::warn!(reason, "There is no account for interLink; it is newer and needs none.");
+                (self.greeted, self.renew) = (!retry, None);
+                Ok(true)
             }
         }
-        self.greeted = true;
-        Ok(true)
     }
 
     fn up(&mut self, ping: Ping) {
@@ -135,7 +172,7 @@ impl Heart {
         }
     }
 
-    fn down(&mut self, reason: String) {
+    fn down(&mut self, link: Link) {
         self.failures += 1;
         let first = self.failures < FAILURES && matches!(self.link, Link::Up(_));
         if first {
@@ -143,11 +180,12 @@ impl Heart {
         }
         self.down_since.get_or_insert_with(Instant::now);
         self.node.metrics.up.set(0);
-        self.health.failing(format!("interLink does not answer: {reason}"));
+        let reason = link.trouble();
+        self.health.failing(reason.clone());
         if matches!(self.link, Link::Up(_)) {
-            tracing::warn!(reason, "interLink does not answer; pods stay as they are.");
+            tracing::warn!(reason, "interLink cannot be used; pods stay as they are.");
         }
-        self.link = Link::Down(reason);
+        self.link = link;
         // Whoever comes back may be another one, and has lost what it was given.
         self.greeted = false;
         self.node.peer.send_if_modified(|peer| std::mem::take(&mut peer.up));
@@ -189,29 +227,14 @@ impl Heart {
         };
         let peer = self.node.peer();
         let reply = peer.ping.reply.as_ref().filter(|_| peer.up);
-        self.describe_node(&nodes, &now, reply).await?;
+        let offer = Offer::new(config, reply, &now);
+        self.describe_node(&nodes, &now, reply, &offer).await?;
         let old = now.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
-        let status = object::status(config, self.port, reply, &old, &self.link, Timestamp::now());
+        let status = object::status(config, self.port, &offer, &old, &self.link, Timestamp::now());
         let fresh = object::conditions(&old, &self.link, Timestamp::now());
-        let offered = |value: &Option<std::collections::BTreeMap<String, _>>| {
-            let none = std::collections::BTreeMap::new();
-            let map: std::collections::BTreeMap<String, String> = value
-                .as_ref()
-                .unwrap_or(&none)
-                .iter()
-                .map(
-                    |(key, quantity): (&String, &k8s_openapi::apimachinery::pkg::api::resource::Quantity)| {
-                        (key.clone(), quantity.0.clone())
-                    },
-                )
-                .collect();
-            map
-        };
-        let capacity = now.status.as_ref().map(|status| offered(&status.capacity)).unwrap_or_default();
-        let wanted = object::capacity(config, reply);
         let current = self.written.is_some_and(|written| written.elapsed() < REPEAT)
             && object::same(&fresh, &old)
-            && wanted.keys().all(|key| capacity.contains_key(key));
+            && offer.is_there(&now);
         if current {
             return Ok(());
         }
@@ -227,6 +250,7 @@ impl Heart {
         nodes: &Api<KubeNode>,
         now: &KubeNode,
         reply: Option<&crate::wire::PingReply>,
+        offer: &Offer,
     ) -> kube::Result<()> {
         let config = &self.node.config;
         let none = std::collections::BTreeMap::new();
@@ -247,7 +271,9 @@ impl Heart {
         let labels = object::labels(config);
         let labelled = now.metadata.labels.as_ref().unwrap_or(&none);
         let same_labels = labels.iter().all(|(key, value)| labelled.get(key) == Some(value));
-        let same_notes = notes.get(PING_RESPONSE) == Some(&said) && notes.get(OUR_TAINTS) == Some(&ours);
+        let kinds = offer.kinds();
+        let written = [(PING_RESPONSE, &said), (OUR_TAINTS, &ours), (OUR_RESOURCES, &kinds)];
+        let same_notes = written.iter().all(|(key, value)| notes.get(*key) == Some(*value));
         let key = |taint: &k8s_openapi::api::core::v1::Taint| {
             (taint.key.clone(), taint.value.clone().unwrap_or_default(), taint.effect.clone())
         };
@@ -258,7 +284,7 @@ impl Heart {
         }
         let mut patch = json!({"metadata": {
             "labels": labels,
-            "annotations": {PING_RESPONSE: said, OUR_TAINTS: ours},
+            "annotations": {PING_RESPONSE: said, OUR_TAINTS: ours, OUR_RESOURCES: kinds},
         }});
         if !same_taints {
             // Others change taints too: only over what was read.

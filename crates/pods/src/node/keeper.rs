@@ -11,13 +11,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
-use tarbet_cluster::{Class, Events, Mirror, Newer, Outcome, Queue, class, describe};
+use tarbet_cluster::{Class, Events, Mirror, Newer, Outcome, Queue, Source, class, describe};
 use tokio::sync::{Notify, watch};
 
 use super::book::{Book, Entry, Key};
 use super::config::NodeConfig;
 use super::gather::Gather;
 use super::interlink::{Interlink, Ping};
+use super::machine;
 use super::metrics::NodeMetrics;
 use super::packed::PackedPod;
 use super::plan::{self, Circumstances, Remote};
@@ -64,6 +65,8 @@ pub(super) struct Peer {
 pub(super) struct Node {
     pub(super) config: NodeConfig,
     pub(super) client: Client,
+    /// How the client reaches the cluster.
+    pub(super) source: Source,
     pub(super) interlink: Interlink,
     pub(super) gather: Gather,
     pub(super) book: Book,
@@ -127,11 +130,25 @@ impl Node {
                 After::More => {}
                 After::Over(outcome) => return outcome,
                 After::Rest(outcome) => {
-                    return if self.write(entry.uid(), &[]).await { outcome } else { Outcome::Failed };
+                    if !self.write(entry.uid(), &[]).await {
+                        return Outcome::Failed;
+                    }
+                    // Nobody tells of our own writes, and one that ends a pod may have a step after it.
+                    if !self.is_to_leave(key, &entry) {
+                        return outcome;
+                    }
                 }
             }
         }
         Outcome::Again(Duration::from_millis(100))
+    }
+
+    /// Whether the pod has just become one that the cluster is to lose.
+    fn is_to_leave(&self, key: &Key, before: &Entry) -> bool {
+        let ended = |pod: &Pod| machine::is_final(machine::phase_of(pod));
+        self.config.remove_finished_pods
+            && !ended(&before.pod)
+            && self.mirror.get(&key.0, &key.1).is_some_and(|seen| ended(&seen.kept.open()))
     }
 
     /// Removes on the other side what is no more in the cluster. True once nothing is left to do.

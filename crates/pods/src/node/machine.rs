@@ -105,19 +105,25 @@ pub fn status(pod: &Pod, report: Report<'_>, origin: Origin, host_ip: &str, now:
     status.start_time = status.start_time.or(Some(Time(now)));
     status.init_container_statuses = (!init.is_empty()).then_some(init);
     status.container_statuses = (!main.is_empty()).then_some(main);
-    addresses(&mut status, pod, host_ip);
+    let own = match report {
+        Report::Told(told) => told.pod_ip.as_str(),
+        _ => "",
+    };
+    addresses(&mut status, pod, host_ip, own);
     status
 }
 
-fn addresses(status: &mut PodStatus, pod: &Pod, host_ip: &str) {
+/// What is noted on the pod counts before what is told of it.
+fn addresses(status: &mut PodStatus, pod: &Pod, host_ip: &str, own: &str) {
     if status.host_ip.is_none() && !host_ip.is_empty() {
         status.host_ip = Some(host_ip.to_owned());
         status.host_ips = Some(vec![HostIP { ip: host_ip.to_owned() }]);
     }
     let noted = pod.metadata.annotations.as_ref().and_then(|notes| notes.get(POD_IP));
-    if let Some(ip) = noted.filter(|ip| ip.parse::<std::net::IpAddr>().is_ok()) {
-        status.pod_ip = Some(ip.clone());
-        status.pod_ips = Some(vec![PodIP { ip: ip.clone() }]);
+    let found = noted.map(String::as_str).into_iter().chain([own]);
+    if let Some(ip) = found.into_iter().find(|ip| ip.parse::<std::net::IpAddr>().is_ok()) {
+        status.pod_ip = Some(ip.to_owned());
+        status.pod_ips = Some(vec![PodIP { ip: ip.to_owned() }]);
     }
 }
 

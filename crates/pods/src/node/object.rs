@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::config::NodeConfig;
-use crate::plan::quantity::Quantity;
+use super::offer::Offer;
 use crate::wire::PingReply;
 
 /// The taint of every virtual node of interLink.
@@ -28,6 +28,19 @@ pub enum Link {
     Up(String),
     /// It does not answer, for this reason.
     Down(String),
+    /// It answers, and cannot work without an account that there is not, for this reason.
+    NoAccount(String),
+}
+
+impl Link {
+    /// What is wrong; nothing while all is well.
+    pub fn trouble(&self) -> String {
+        match self {
+            Self::Untried | Self::Up(_) => String::new(),
+            Self::Down(reason) => format!("interLink does not answer: {}", clip(reason)),
+            Self::NoAccount(reason) => format!("there is no account for interLink: {}", clip(reason)),
+        }
+    }
 }
 
 /// The labels of the node.
@@ -99,33 +112,6 @@ pub fn merge_taints(now: &[Taint], ours_before: &BTreeSet<String>, wanted: &[Tai
     wanted.iter().chain(foreign).cloned().collect()
 }
 
-/// What the node offers: the settings, and over them what the plugin says it can take.
-pub fn capacity(config: &NodeConfig, ping: Option<&PingReply>) -> BTreeMap<String, String> {
-    let resources = &config.resources;
-    let mut capacity: BTreeMap<String, String> =
-        [("cpu", &resources.cpu), ("memory", &resources.memory), ("pods", &resources.pods)]
-            .map(|(key, value)| (key.to_owned(), value.clone()))
-            .into();
-    capacity.extend(config.accelerators().into_iter().map(|(kind, count)| (kind, count.to_string())));
-    let Some(told) = ping.and_then(|ping| ping.resources.as_ref()) else { return capacity };
-    let whole = |text: &str| text.parse::<u64>().is_ok();
-    for (key, text, good) in [
-        ("cpu", &told.cpu, Quantity::parse(&told.cpu).is_some()),
-        ("memory", &told.memory, Quantity::parse(&told.memory).is_some()),
-        ("pods", &told.pods, whole(&told.pods)),
-    ] {
-        if good {
-            capacity.insert(key.to_owned(), text.clone());
-        }
-    }
-    for kind in &told.accelerators {
-        if kind.resource_type.contains('/') && whole(&kind.available) {
-            capacity.insert(kind.resource_type.clone(), kind.available.clone());
-        }
-    }
-    capacity
-}
-
 /// The conditions of the node, with the times of those that have not changed kept.
 pub fn conditions(old: &[NodeCondition], link: &Link, now: Timestamp) -> Vec<NodeCondition> {
     let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
@@ -145,9 +131,8 @@ pub fn conditions(old: &[NodeCondition], link: &Link, now: Timestamp) -> Vec<Nod
     let (ready, ready_reason, ready_text) = match link {
         Link::Untried => (false, "KubeletPending", "kubelet is pending.".to_owned()),
         Link::Up(_) => (true, "KubeletReady", "kubelet is ready.".to_owned()),
-        Link::Down(reason) => {
-            (false, "InterlinkPingFailed", format!("interLink does not answer: {}", clip(reason)))
-        }
+        Link::Down(_) => (false, "InterlinkPingFailed", link.trouble()),
+        Link::NoAccount(_) => (false, "InterlinkAccountMissing", link.trouble()),
     };
     let mut conditions = vec![
         make("Ready", ready, ready_reason, ready_text),
@@ -177,6 +162,9 @@ pub fn conditions(old: &[NodeCondition], link: &Link, now: Timestamp) -> Vec<Nod
         )),
         Link::Down(reason) => {
             conditions.push(make("InterlinkConnectivity", false, "InterlinkPingFailed", clip(reason)));
+        }
+        Link::NoAccount(reason) => {
+            conditions.push(make("InterlinkConnectivity", false, "InterlinkAccountMissing", clip(reason)));
         }
     }
     conditions
@@ -234,12 +222,12 @@ pub fn node(config: &NodeConfig) -> Value {
 pub fn status(
     config: &NodeConfig,
     port: u16,
-    ping: Option<&PingReply>,
+    offer: &Offer,
     old: &[NodeCondition],
     link: &Link,
     now: Timestamp,
 ) -> Value {
-    let capacity = capacity(config, ping);
+    let capacity = offer.patch();
     let arch = labels(config).remove("kubernetes.io/arch");
     json!({
         "capacity": capacity,
@@ -272,14 +260,11 @@ mod tests {
     }
 
     #[test]
-    fn the_plugin_has_the_last_word_on_what_can_be_taken() {
+    fn the_taints_of_the_plugin_come_beside_our_own() {
         let config = NodeConfig::default();
-        assert_eq!(capacity(&config, None)["memory"], "3000G");
-        let text = r#"{"status":"ok","resources":{"cpu":"8","pods":"-1","accelerators":[{"resourceType":"nvidia.com/gpu","available":2}]},
-            "taints":[{"key":"busy","effect":"Strange"},{"key":"virtual-node.interlink/no-schedule","effect":"NoSchedule"}]}"#;
+        let text = r#"{"taints":[{"key":"busy","effect":"Strange"},
+            {"key":"virtual-node.interlink/no-schedule","effect":"NoSchedule"}]}"#;
         let ping: PingReply = wire::read(text.as_bytes(), "a ping").unwrap();
-        let told = capacity(&config, Some(&ping));
-        assert_eq!((&told["cpu"][..], &told["pods"][..], &told["nvidia.com/gpu"][..]), ("8", "10000", "2"));
         let taints = taints(&config, Some(&ping));
         assert_eq!(taints.iter().map(|t| t.key.as_str()).collect::<Vec<_>>(), [TAINT, "busy"]);
         assert_eq!(taints[1].effect, "NoSchedule");

@@ -130,6 +130,7 @@ mod tests {
             jid: "17".into(),
             containers,
             stale_seconds: 3,
+            pod_ip: "10.0.0.1".into(),
             ..Default::default()
         };
         let kept = PackedStatus::new(&told);

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::runtime::watcher;
 use kube::{Api, Client};
-use tarbet_cluster::{Change, Connect, Events, Mirror, Queue, Watch, describe, watch};
+use tarbet_cluster::{Change, Connect, Events, Mirror, Queue, Source, Watch, describe, place, watch};
 use tarbet_identity::PrivateKey;
 use tarbet_identity::tls::{
     Acceptor, CaSource, ClientCerts, ClientTls, Connector, Credential, CredentialSource, ServerTls,
@@ -18,6 +18,7 @@ use tarbet_telemetry::{Coded, Health, Metrics, Stage, Supervisor};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
+use super::address;
 use super::book::Book;
 use super::certificate;
 use super::config::NodeConfig;
@@ -40,6 +41,8 @@ const LOOK: Duration = Duration::from_secs(10);
 pub struct Parts {
     /// The cluster.
     pub client: Client,
+    /// How `client` reaches it.
+    pub source: Source,
     /// Opens connections to interLink where it is not a socket: the network, or a link to a site.
     pub carrier: Connect,
     /// Counts.
@@ -51,12 +54,14 @@ pub struct Parts {
 }
 
 /// Starts a node. Returns where its kubelet API listens, once it does.
-pub async fn start(config: NodeConfig, parts: Parts) -> Result<SocketAddr, NodeError> {
+pub async fn start(mut config: NodeConfig, parts: Parts) -> Result<SocketAddr, NodeError> {
     let mistakes = config.mistakes();
     if let Some((key, what)) = mistakes.first() {
         return Err(NodeError::Settings(format!("{key}: {what}")));
     }
-    let Parts { client, carrier, metrics, health, supervisor } = parts;
+    let Parts { client, source, carrier, metrics, health, supervisor } = parts;
+    // It was just used to make the client; if it is being replaced now, loopback is said and warned of.
+    config.pod_ip = address::find(&config, &place(&source).await.unwrap_or_default()).await;
     let endpoint =
         Endpoint::new(&config.interlink_url, &config.interlink_port).map_err(NodeError::Settings)?;
     let connect = endpoint.connect(carrier, client_tls(&config, &endpoint)?);
@@ -80,6 +85,7 @@ pub async fn start(config: NodeConfig, parts: Parts) -> Result<SocketAddr, NodeE
         metrics: NodeMetrics::new(&metrics),
         events: Events::new(client.clone(), "tarbet-node"),
         client: client.clone(),
+        source,
         config,
     });
     spawn_watch(&node, &supervisor, &health);

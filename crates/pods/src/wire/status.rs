@@ -37,6 +37,13 @@ pub struct PodStatus {
         skip_serializing_if = "is_zero"
     )]
     pub stale_seconds: u64,
+    /// Ours: the pod's address where it runs, if it has one.
+    #[serde(
+        rename(serialize = "podIP", deserialize = "podip"),
+        deserialize_with = "lenient",
+        skip_serializing_if = "String::is_empty"
+    )]
+    pub pod_ip: String,
 }
 
 folded!(PodStatus);

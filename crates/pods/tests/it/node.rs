@@ -363,7 +363,7 @@ async fn the_kustomization_gives_the_node_all_it_needs() -> Result<()> {
     let plane = &shared_pair().await?.public;
     let kubectl = plane.kubectl();
     kubectl.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "vk"}})).await?;
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/kustomize");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../kustomizations");
     kubectl.run(&["apply", "-k", folder]).await?;
     let settings = Path::new(folder).join("InterLinkConfig.yaml");
     let resources = Path::new(folder).join("vk-cfg.json").display().to_string();
@@ -393,6 +393,15 @@ async fn the_kustomization_gives_the_node_all_it_needs() -> Result<()> {
     let events =
         bed.run(&["auth", "can-i", "list", "secrets", "--as=system:serviceaccount:vk:tarbet-node"]).await;
     ensure!(events.is_err(), "it may read the secrets that pods name, and list none");
+    let reader = "--as=system:serviceaccount:vk:tarbet-node-reader";
+    for what in ["pods", "configmaps", "secrets"] {
+        kubectl.run(&["auth", "can-i", "get", what, "-n", "vk", reader]).await?;
+        ensure!(
+            bed.run(&["auth", "can-i", "get", what, reader]).await.is_err(),
+            "{what} of another namespace"
+        );
+    }
+    ensure!(kubectl.run(&["auth", "can-i", "list", "secrets", "-n", "vk", reader]).await.is_err());
     Ok(())
 }
 
@@ -435,7 +444,8 @@ fn killed_at_random_moments_the_node_makes_every_pod_once() -> Result<()> {
             let pod = format!("pod-{n}");
             let read = || async {
                 let log = bed.run(&["exec", &pod, "--", "cat", "/work/log"]).await?;
-                if log.is_empty() { bail!("nothing yet") } else { anyhow::Ok(log) }
+                ensure!(!log.is_empty(), "nothing yet");
+                anyhow::Ok(log)
             };
             let log = eventually(PATIENCE, "its log", read).await?;
             ensure!(log == "ran", "pod-{n} ran more than once: {log:?}");

@@ -9,7 +9,7 @@ use axum::Router;
 use tokio::net::TcpListener;
 
 /// Serves a router on a port of its own.
-async fn stand_in(router: Router) -> SocketAddr {
+pub(crate) async fn stand_in(router: Router) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, router).await });

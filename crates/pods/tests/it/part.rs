@@ -44,9 +44,11 @@ async fn the_part_itself() {
         }
         Part::Interlink(config) => (edge::Part::Interlink, config),
         Part::Node { config, kubeconfig } => {
-            let client = connect(&Source::file(&kubeconfig)).await.unwrap();
+            let source = Source::file(&kubeconfig);
+            let client = connect(&source).await.unwrap();
             let carrier = Connect::network();
-            let parts = node::Parts { client, carrier, metrics, health, supervisor: supervisor.clone() };
+            let parts =
+                node::Parts { client, source, carrier, metrics, health, supervisor: supervisor.clone() };
             node::start(*config, parts).await.unwrap();
             supervisor.run(Duration::from_secs(1), std::future::pending::<()>).await.unwrap();
             return;

@@ -118,6 +118,10 @@ fn nothing_outside_the_folder_of_a_pod_changes() {
         Ok(())
     });
     run.unwrap();
+    tarbet_testbed::verified(
+        "names and links that lead out of a pod's folder: nothing outside changes",
+        usize::try_from(effort(50)).unwrap(),
+    );
 }
 
 fn retrieved(case: &Case, content: &str) -> RetrievedPod {

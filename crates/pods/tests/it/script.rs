@@ -208,6 +208,10 @@ fn a_real_shell_gives_the_container_exactly_what_the_pod_says() {
         Ok(())
     });
     run.unwrap();
+    tarbet_testbed::verified(
+        "generated pods: the shell gives the container what the pod says, and runs nothing else",
+        usize::try_from(effort(100)).unwrap(),
+    );
 }
 
 fn check(case: &Case, folder: &Path, recorder: &Path) {

@@ -168,7 +168,7 @@ async fn name_remotes(config: &mut JobsConfig) -> Result<(), Problem> {
             (Some(site), _) => site.clone(),
             (None, file) => {
                 let source = Source::file(file.clone().unwrap_or_default());
-                tarbet_cluster::server(&source).await.map_err(|error| error.problem())?
+                tarbet_cluster::place(&source).await.map_err(|error| error.problem())?.url
             }
         };
         remote.name = tarbet_jobs::names::remote_name(&place);

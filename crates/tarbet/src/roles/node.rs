@@ -48,6 +48,9 @@ pub struct NodeArgs {
     /// The kubeconfig of the cluster; without it KUBECONFIG, the pod's account, ~/.kube/config
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+    /// The address that the cluster reaches this node by; without it POD_IP, or what is found out
+    #[arg(long, value_name = "IP")]
+    pod_ip: Option<IpAddr>,
     /// Where the kubelet API listens
     #[arg(long, value_name = "ADDR")]
     kubelet_listen: Option<SocketAddr>,
@@ -62,9 +65,10 @@ pub fn run(mut config: Config, args: NodeArgs) -> Result<(), Problem> {
     }
     let carrier = carrier(&args)?;
     Process::run("node", &config, OBSERVE_AT, Threads::One, |process| async move {
-        let client = connect(&source(args.kubeconfig.as_deref())?).await?;
+        let source = source(args.kubeconfig.as_deref())?;
         let parts = Parts {
-            client,
+            client: connect(&source).await?,
+            source,
             carrier,
             metrics: process.metrics.clone(),
             health: process.health.clone(),
@@ -87,6 +91,9 @@ fn merged(base: NodeConfig, args: &NodeArgs) -> Result<NodeConfig, Problem> {
     if args.site.is_some() {
         // The agent decides what it leads to; the name only stands in requests.
         "http://interlink".clone_into(&mut config.interlink_url);
+    }
+    if let Some(address) = args.pod_ip {
+        config.pod_ip = address.to_string();
     }
     if let Some(address) = args.kubelet_listen {
         config.kubelet_listen = address;

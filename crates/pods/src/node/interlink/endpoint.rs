@@ -11,6 +11,8 @@ use tarbet_identity::tls::Connector;
 use tokio::net::UnixStream;
 use tower::Service;
 
+use crate::node::address::is_loopback;
+
 /// An address of interLink.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
@@ -56,6 +58,14 @@ impl Endpoint {
             }
         };
         Ok(Self::Network { tls, host: host.trim_matches(['[', ']']).to_owned(), authority })
+    }
+
+    /// Whether it is on this machine.
+    pub fn is_here(&self) -> bool {
+        match self {
+            Self::Network { host, .. } => is_loopback(host),
+            Self::Socket(_) => true,
+        }
     }
 
     /// The beginning of every URL. To the HTTP client it is plain: TLS is the connection's affair.

@@ -18,7 +18,11 @@ impl Node {
     /// Writes what is known of a pod, with these annotations. False if it has to be tried again.
     pub(super) async fn write(&self, uid: &str, notes: &[(&str, String)]) -> bool {
         let Some(entry) = self.book.get(uid) else { return true };
-        let told = entry.record.told.as_ref().map(PackedStatus::open);
+        let mut told = entry.record.told.as_ref().map(PackedStatus::open);
+        if let Some(told) = told.as_mut().filter(|_| !self.interlink.endpoint().is_here()) {
+            // Elsewhere the same address is somebody else's, and a Service would lead there.
+            told.pod_ip.clear();
+        }
         let origin = self.peer.borrow().ping.origin;
         let status = machine::status(
             &entry.pod,

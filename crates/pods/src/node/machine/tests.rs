@@ -235,6 +235,25 @@ fn any_report() -> impl Strategy<Value = wire::PodStatus> {
     })
 }
 
+#[test]
+fn the_address_of_a_pod_is_that_on_its_note_or_else_as_told_and_stays() {
+    let mut pod = pod(0, 1, "Never");
+    let status = run(&mut pod, Report::Waiting { reason: "ContainerCreating", message: "" }, 1);
+    assert_eq!((status.pod_ip, status.host_ip.as_deref()), (None, Some("10.0.0.1")));
+    let tell = |ip: &str| wire::PodStatus {
+        containers: vec![told("m0", running_state(None), 0)],
+        pod_ip: ip.into(),
+        ..Default::default()
+    };
+    let status = run(&mut pod, Report::Told(&tell("172.17.0.2")), 2);
+    assert_eq!(status.pod_ips, Some(vec![PodIP { ip: "172.17.0.2".into() }]));
+    for unusable in ["", "nonsense"] {
+        assert_eq!(run(&mut pod, Report::Told(&tell(unusable)), 3).pod_ip.as_deref(), Some("172.17.0.2"));
+    }
+    pod.metadata.annotations = Some([(POD_IP.to_owned(), "10.1.2.3".to_owned())].into());
+    assert_eq!(run(&mut pod, Report::Told(&tell("172.17.0.2")), 4).pod_ip.as_deref(), Some("10.1.2.3"));
+}
+
 proptest! {
     #[test]
     fn whatever_is_told_states_only_go_forward(

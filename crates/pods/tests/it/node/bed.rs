@@ -62,7 +62,7 @@ pub(super) async fn endpoint(
     let upstream = Upstream::new(&format!("unix://{}", socket.display()), "")?;
     let config =
         InterlinkConfig { root: root.join("api"), export: true, kubeconfig: None, body: PluginBody::Auto };
-    let router = interlink::router(config, upstream, stop.clone()).await;
+    let router = interlink::router(config, upstream, stop.clone()).await?;
     let bind = &Bind::Tcp(address);
     let listener = eventually(PATIENCE, "the address", || Listener::bind(bind)).await?;
     let port = listener.port().context("no port")?;
@@ -150,6 +150,7 @@ impl Bed {
         self.health = Health::default();
         let parts = Parts {
             client: connect(&Source::file(&self.kubeconfig)).await?,
+            source: Source::file(&self.kubeconfig),
             carrier: Connect::network(),
             metrics: Metrics::new("node", "test"),
             health: self.health.clone(),

@@ -33,7 +33,7 @@ impl Api {
             kubeconfig: None,
             body: PluginBody::Auto,
         };
-        let router = router(config, upstream, stop.clone()).await;
+        let router = router(config, upstream, stop.clone()).await.unwrap();
         let listener = Listener::bind(&Bind::Tcp(([127, 0, 0, 1], 0).into())).await.unwrap();
         let url = format!("http://127.0.0.1:{}", listener.port().unwrap());
         tokio::spawn(serve(listener, None, Guard::open(), router, stop.clone()));

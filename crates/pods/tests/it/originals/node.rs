@@ -14,6 +14,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Value, json};
 use tarbet_cluster::{Connect, Source, connect};
+use tarbet_pods::node::config::Accelerator;
 use tarbet_pods::node::{NodeConfig, Parts, start};
 use tarbet_telemetry::{Health, Metrics, Supervisor};
 use tarbet_testbed::{ControlPlane, eventually, shared_pair};
@@ -64,8 +65,7 @@ impl Original {
             .route("/pinglink", any(|| async { "null" }))
             .route("/create", any(create))
             .route("/status", any(status))
-            // The plugin ended on a pod it does not know: the API server says nothing.
-            .route("/delete", any(|| async { StatusCode::INTERNAL_SERVER_ERROR }))
+            .route("/delete", any(delete))
             .with_state(self.clone())
     }
 }
@@ -80,6 +80,19 @@ async fn create(State(original): State<Original>, body: Bytes) -> Response {
         // It was made, and the answer did not come.
         Some(Is::Hidden) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
         _ => json!({"PodUID": uid, "PodJID": "7"}).to_string().into_response(),
+    }
+}
+
+async fn delete(State(original): State<Original>, body: Bytes) -> Response {
+    let pod: Value = serde_json::from_slice(&body).unwrap();
+    let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
+    match original.0.lock().unwrap().pods.get_mut(&name) {
+        Some(is @ (Is::Running | Is::Ended(_))) => {
+            *is = Is::Hidden;
+            "All containers for submitted Pods have been deleted".into_response()
+        }
+        // The plugin ended on a pod it does not know: the API server says nothing.
+        _ => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
 
@@ -122,20 +135,26 @@ struct Bed {
 
 impl Bed {
     async fn new(name: &str) -> Result<Self> {
+        Self::with(name, |_| {}).await
+    }
+
+    async fn with(name: &str, change: impl FnOnce(&mut NodeConfig)) -> Result<Self> {
         tarbet_identity::tls::install_default_provider();
         let plane = &shared_pair().await?.public;
         let original = Original::default();
         let node = format!("before-original-{name}-{}", std::process::id());
-        let config = NodeConfig {
+        let mut config = NodeConfig {
             node_name: node.clone(),
             interlink_url: format!("http://{}", stand_in(original.router()).await),
             kubelet_listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             disable_csr: true,
             ..Default::default()
         };
+        change(&mut config);
         let supervisor = Supervisor::default();
         let parts = Parts {
             client: connect(&Source::file(plane.kubeconfig())).await?,
+            source: Source::file(plane.kubeconfig()),
             carrier: Connect::network(),
             metrics: Metrics::new("node", "test"),
             health: Health::default(),
@@ -198,6 +217,53 @@ async fn one_refused_pod_freezes_no_other_and_an_end_is_an_end() -> Result<()> {
     let created = &bed.original.creates("well")[0]["pod"];
     ensure!(created["status"]["podIP"] == "127.0.0.1", "{created}");
     ensure!(created["spec"]["containers"][0]["env"][0]["value"] == "127.0.0.1", "{created}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn finished_pods_leave_the_cluster_where_that_is_wanted() -> Result<()> {
+    let bed = Bed::with("finished", |config| config.remove_finished_pods = true).await?;
+    for (name, is) in [("well", Is::Ended(0)), ("badly", Is::Ended(3)), ("going", Is::Running)] {
+        bed.original.set(name, is);
+        bed.pod(name, "Never").await?;
+    }
+    for name in ["well", "badly"] {
+        eventually(PATIENCE, &format!("{name} to leave"), || async {
+            let names = ["--namespace", &bed.namespace, "get", "pods", "-o", "name"];
+            let names = bed.plane.kubectl().run(&names).await?;
+            ensure!(!names.lines().any(|line| line == format!("pod/{name}")), "{names}");
+            anyhow::Ok(())
+        })
+        .await?;
+        ensure!(bed.original.creates(name).len() == 1, "it was never made");
+    }
+    bed.phase("going", "Running").await
+}
+
+#[tokio::test]
+async fn what_a_node_offers_no_longer_leaves_its_object_and_what_others_added_stays() -> Result<()> {
+    let gpus =
+        Accelerator { resource_type: "nvidia.com/gpu".into(), available: "2".into(), ..Default::default() };
+    let offered = |node: String, gpus: Value| async move {
+        eventually(PATIENCE, "the offer", || async {
+            let kubectl = shared_pair().await?.public.kubectl();
+            let status = kubectl.json(&["get", "node", &node]).await?["status"].clone();
+            for part in ["capacity", "allocatable"] {
+                ensure!(status[part]["cpu"] == "100" && status[part]["nvidia.com/gpu"] == gpus, "{status}");
+            }
+            anyhow::Ok(status)
+        })
+        .await
+    };
+    let bed = Bed::with("gpus", |config| config.resources.accelerators = vec![gpus]).await?;
+    offered(bed.node.clone(), "2".into()).await?;
+    let added = r#"{"status": {"capacity": {"example.org/others": "7"}}}"#;
+    let patch = ["patch", "node", &bed.node, "--subresource=status", "--type=merge", "--patch", added];
+    bed.plane.kubectl().run(&patch).await?;
+    drop(bed);
+    let bed = Bed::with("gpus", |_| {}).await?;
+    let status = offered(bed.node.clone(), Value::Null).await?;
+    ensure!(status["capacity"]["example.org/others"] == "7", "{status}");
     Ok(())
 }
 

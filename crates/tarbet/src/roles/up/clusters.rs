@@ -36,7 +36,8 @@ pub(super) async fn start(
     folder: &Path,
     interlink: Option<&str>,
 ) -> Result<Joined, Problem> {
-    let client = connect(&Source::file(kubeconfig.to_owned())).await?;
+    let source = Source::file(kubeconfig.to_owned());
+    let client = connect(&source).await?;
     let kinds = kinds(&client).await?;
     let mut told = BTreeMap::new();
     if let Some(interlink) = interlink {
@@ -44,6 +45,7 @@ pub(super) async fn start(
         told.insert("node".into(), format!("the virtual node `{}` of that cluster", settings.node_name));
         let parts = Parts {
             client: client.clone(),
+            source,
             carrier: Connect::network(),
             metrics: process.metrics.clone(),
             health: process.health.clone(),

@@ -36,7 +36,7 @@ WANTED = {
         list_transit_gateways create_transit_gateway get_transit_gateway delete_transit_gateway
         list_transit_gateway_connections create_transit_gateway_connection get_transit_gateway_connection
         delete_transit_gateway_connection""",
-    ("tags", tagging, tagging.GlobalTaggingV1): "attach_tag",
+    ("tags", tagging, tagging.GlobalTaggingV1): "attach_tag list_tags",
 }
 
 

@@ -1,7 +1,7 @@
 //! What a cloud can be asked, whichever it is and wherever its plugin runs.
 //!
-//! A plugin implements [`Cloud`]; [`serve`] puts it on the wires of both generations, [`Remote`] is the
-//! same trait over the wire, and [`Guarded`] holds every call against the plugin's own policy first.
+//! A plugin implements [`Cloud`]; [`serve`] puts it on the wires of both generations, [`Remote`] and [`RemoteSeed`] are the
+//! same trait over them, and [`Guarded`] holds every call against the plugin's own policy first.
 //! All calls are idempotent: asking for what exists changes nothing and answers as if it had been made.
 
 mod convert;
@@ -9,6 +9,7 @@ mod guard;
 mod memory;
 mod needs;
 mod remote;
+mod remote_seed;
 mod seed;
 mod today;
 mod upkeep;
@@ -30,6 +31,7 @@ pub use guard::{Guarded, Policy};
 pub use memory::{Calls, MemoryCloud};
 pub use needs::{Need, needs};
 pub use remote::Remote;
+pub use remote_seed::RemoteSeed;
 
 /// A resource to be made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,6 +125,11 @@ pub trait Cloud: Send + Sync + 'static {
             _ => Err(Error::invalid("id", format!("`{}` does not end in /NAME", id.escape_debug()))),
         }
     }
+    /// The deployment in a resource's URI, or in a deployment's own id, in one spelling for all that mean the
+    /// same; nothing where this cloud's names tell of none.
+    fn deployment_of(&self, _uri: &str) -> Option<String> {
+        None
+    }
     /// Takes in a resource that others made.
     async fn attach_resource(&self, _namespace: &str, _uri: &str) -> Result<Created, Error> {
         Err(Error::Unsupported("this cloud does not take in resources that others made".into()))
@@ -135,6 +142,10 @@ pub trait Cloud: Send + Sync + 'static {
     async fn delete_rules(&self, namespace: &str, uri: &str, names: Vec<String>) -> Result<(), Error>;
     /// Makes or finds the VPN gateway.
     async fn create_gateway(&self, new: NewGateway) -> Result<Gateway, Error>;
+    /// Whether it chooses its addresses inside tunnels itself, once it has a gateway.
+    fn chooses_addresses(&self) -> bool {
+        false
+    }
     /// The first generation's way: the plugin chooses its addresses inside the tunnels itself.
     async fn create_bgp_sessions(
         &self,
@@ -165,6 +176,13 @@ pub trait Cloud: Send + Sync + 'static {
     /// What differs between what should be and what is; mends it if told to.
     async fn drift(&self, _namespace: &str, _repair: bool) -> Result<Vec<String>, Error> {
         Err(Error::Unsupported("this cloud's plugin does not compare itself".into()))
+    }
+}
+
+/// Says which of the flags that are on change nothing in a cloud, which knows those of `known`.
+pub(crate) fn tell_idle_flags(cloud: &str, flags: Flags, known: &[&str]) {
+    for flag in flags.on().filter(|flag| !known.contains(flag)) {
+        tracing::warn!(cloud, flag, "The flag has no effect: this cloud's plugin does not offer it.");
     }
 }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::error::Error;
 use crate::model::Flags;
-use crate::tags::RemoteTags;
+use crate::tags::{RemoteTags, TagWire};
 use crate::trust::{DialTrust, ListenTrust};
 
 /// Everything the orchestrator can be told.
@@ -28,7 +28,9 @@ pub struct NetsConfig {
     /// Pools that address spaces are given out from.
     #[schemars(with = "Vec<String>")]
     pub address_space: Vec<IpNet>,
-    /// The tag service, which is part of this process.
+    /// The tag service, which is part of this process. It speaks the first generation's messages where a plugin
+    /// does, unless `seedTagService` has a port of its own. In Paraglider's file a host that is none of this
+    /// machine's is that of a tag service elsewhere.
     pub tag_service: ListenConfig,
     /// A tag service in another process, instead of the one here.
     pub remote_tags: Option<RemoteTags>,
@@ -160,6 +162,10 @@ pub struct PluginConfig {
     /// Port of the plugin.
     #[serde(default, deserialize_with = "port", skip_serializing_if = "is_zero")]
     pub port: u16,
+    /// Whose messages the plugin speaks. Without this it is of the first generation (`seed`) where
+    /// `invDeployment` is given; plugins of Tarbet's speak both, and do more with `today`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wire: Option<TagWire>,
     /// How to call it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub trust: DialTrust,
@@ -169,6 +175,14 @@ pub struct PluginConfig {
     /// The first generation's way to name the deployment of the namespace `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inv_deployment: Option<String>,
+}
+
+impl PluginConfig {
+    /// Whose messages the plugin speaks.
+    pub fn wire(&self) -> TagWire {
+        let implied = if self.inv_deployment.is_some() { TagWire::Seed } else { TagWire::Today };
+        self.wire.unwrap_or(implied)
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
@@ -242,6 +256,7 @@ impl NetsConfig {
                 name: "local".into(),
                 host: String::new(),
                 port: 0,
+                wire: None,
                 trust: DialTrust::default(),
                 local: Some(crate::local::LocalConfig::default()),
                 inv_deployment: None,
@@ -345,7 +360,10 @@ cloudPlugins:
   - {name: gcp, host: localhost, port: 8082, invDeployment: projects/p}
 ";
         let config: NetsConfig = serde_saphyr::from_str(seed).unwrap();
+        assert_eq!(config.cloud_plugins[0].wire(), TagWire::Seed, "its plugins are of its generation");
         assert_eq!(config.completed().namespaces["default"][0].deployment, "projects/p");
+        let said: NetsConfig = serde_saphyr::from_str(&seed.replace("invD", "wire: today, invD")).unwrap();
+        assert_eq!(said.cloud_plugins[0].wire(), TagWire::Today);
     }
 
     #[test]

@@ -47,12 +47,24 @@ pub struct Created {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Flags {
-    /// Resources made by others may be taken in.
+    /// Resources made by others may be taken in: by Tarbet's plugin of Azure, and by those of others.
     pub attach_resource_enabled: bool,
-    /// Managed Kubernetes clusters may be resources.
+    /// Managed Kubernetes clusters may be resources: no plugin of Tarbet's offers them.
     pub kubernetes_clusters_enabled: bool,
-    /// Private endpoints may be resources.
+    /// Private endpoints may be resources: no plugin of Tarbet's offers them.
     pub private_endpoints_enabled: bool,
+}
+
+impl Flags {
+    /// Those that are on, by name.
+    pub fn on(self) -> impl Iterator<Item = &'static str> {
+        let all = [
+            ("attachResourceEnabled", self.attach_resource_enabled),
+            ("kubernetesClustersEnabled", self.kubernetes_clusters_enabled),
+            ("privateEndpointsEnabled", self.private_endpoints_enabled),
+        ];
+        all.into_iter().filter(|(_, on)| *on).map(|(name, _)| name)
+    }
 }
 
 /// A secret shared by the two ends of a VPN. It is never printed.
@@ -163,6 +175,13 @@ mod tests {
                     .starts_with(|first: char| first.is_ascii_alphabetic())
             );
         }
+    }
+
+    #[test]
+    fn flags_that_are_on_are_named() {
+        let flags =
+            Flags { attach_resource_enabled: true, private_endpoints_enabled: true, ..Flags::default() };
+        assert_eq!(flags.on().collect::<Vec<_>>(), ["attachResourceEnabled", "privateEndpointsEnabled"]);
     }
 
     #[test]

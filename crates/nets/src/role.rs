@@ -9,15 +9,15 @@ use tarbet_telemetry::{Coded, Health, Metrics, Problem, Stage, Supervisor};
 use tokio::net::TcpListener;
 use tonic::service::Routes;
 
-use crate::cloud::{Cloud, Guarded, Remote};
+use crate::cloud::{Cloud, Guarded, Remote, RemoteSeed};
 use crate::config::{ListenConfig, NetsConfig};
 use crate::controller::LateController;
 use crate::error::Error;
 use crate::grpc;
 use crate::metrics::NetsMetrics;
 use crate::orchestrator::{Clouds, Orchestrator};
-use crate::tags::{Sharing, Tags};
-use crate::trust::{Gate, ListenTrust};
+use crate::tags::{RemoteTags, Sharing, TagWire, Tags};
+use crate::trust::{DialTrust, Gate, ListenTrust};
 use crate::values::Values;
 
 /// What every role is given.
@@ -35,6 +35,26 @@ pub struct Surroundings {
     pub supervisor: Supervisor,
 }
 
+/// Paraglider's file says where the tag service is. On a host that is none of ours it can only be somebody
+/// else's, which is then used; here it is this process that serves it.
+pub async fn with_tags_where_they_are(mut config: NetsConfig) -> NetsConfig {
+    let ListenConfig { host, port } = config.tag_service.clone();
+    let foreign = matches!(TcpListener::bind((host.as_str(), 0)).await,
+        Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable);
+    if foreign && config.remote_tags.is_none() {
+        tracing::info!(%host, port, "The tag service is on another host, and its tags are used.");
+        let wire = generation(&config);
+        config.remote_tags = Some(RemoteTags { host, port, wire, trust: DialTrust::default() });
+    }
+    config
+}
+
+/// Whose messages the surroundings speak: the first generation's if plugins do.
+fn generation(config: &NetsConfig) -> TagWire {
+    let old = config.cloud_plugins.iter().any(|plugin| plugin.wire() == TagWire::Seed);
+    if old { TagWire::Seed } else { TagWire::Today }
+}
+
 /// Starts the orchestrator with the tag and key-value services, and goes on with what was cut off.
 pub async fn nets(config: NetsConfig, around: &Surroundings) -> Result<Orchestrator, Error> {
     let config = config.completed();
@@ -50,6 +70,10 @@ pub async fn nets(config: NetsConfig, around: &Surroundings) -> Result<Orchestra
     let mut clouds = Clouds::new();
     for plugin in &config.cloud_plugins {
         let cloud: Arc<dyn Cloud> = match &plugin.local {
+            None if plugin.wire() == TagWire::Seed => {
+                tracing::info!(cloud = %plugin.name, "The plugin is spoken to as one of the first generation.");
+                Arc::new(RemoteSeed::trusting(&plugin.name, &plugin.host, plugin.port, &plugin.trust)?)
+            }
             None => Arc::new(Remote::trusting(&plugin.name, &plugin.host, plugin.port, &plugin.trust)?),
             Some(local) => {
                 let controller = Arc::new(late.clone());
@@ -73,7 +97,15 @@ pub async fn nets(config: NetsConfig, around: &Surroundings) -> Result<Orchestra
     rpc.serve(around, "orchestrator gRPC", orchestrator.routes());
     // Whoever keeps the tags serves them.
     if config.remote_tags.is_none() {
-        listen_tags(around, &tags, &config.tag_service, config.seed_tag_service.as_ref(), trust).await?;
+        let (at, seed) = (&config.tag_service, config.seed_tag_service.as_ref());
+        match generation(&config) {
+            // Both generations share one path, so a port is for one of them.
+            TagWire::Seed if seed.is_none() => {
+                let door = Door::bind("nets.tagService", &at.host, at.port, trust, &["h2"]).await?;
+                door.serve(around, "seed tag service", Routes::new(tags.seed()));
+            }
+            _ => listen_tags(around, &tags, at, seed, trust).await?,
+        }
     }
     let kv = Door::bind("nets.kvStore", &config.kv_store.host, config.kv_store.port, trust, &["h2"]).await?;
     kv.serve(around, "key-value service", Routes::new(orchestrator.values().service()));
@@ -207,7 +239,13 @@ impl Door {
     ) -> Result<Self, Error> {
         let refused = |cause: std::io::Error| -> Error {
             let message = format!("The listener of {setting} cannot bind {host}:{port}.");
-            Problem::new(&ground::ADDRESS_IN_USE, message).because(cause.to_string()).into()
+            let problem = Problem::new(&ground::ADDRESS_IN_USE, message).because(cause.to_string());
+            if setting != "nets.tagService" {
+                return problem.into();
+            }
+            let advice = "stop the other process or choose another address; if it is the tag service to be used, name \
+                          it in `remoteTags`";
+            problem.advising(advice).into()
         };
         let mut addresses = tokio::net::lookup_host((host, port)).await.map_err(refused)?;
         let address =

@@ -45,9 +45,13 @@ impl Policy {
         Self::listed(self.namespaces.as_ref(), "the namespace", namespace)
     }
 
-    fn deployment(&self, deployment: &Deployment) -> Result<(), Error> {
-        self.namespace(&deployment.namespace)?;
-        Self::listed(self.deployments.as_ref(), "the deployment", &deployment.id)
+    /// A deployment may be spelt in several ways; `spelling` makes one of them.
+    fn deployment(&self, id: &str, spelling: impl Fn(&str) -> String) -> Result<(), Error> {
+        let named = |list: &Vec<String>| list.iter().any(|entry| spelling(entry) == spelling(id));
+        if self.deployments.as_ref().is_none_or(named) {
+            return Ok(());
+        }
+        Self::listed(self.deployments.as_ref(), "the deployment", id)
     }
 
     fn peer(&self, cloud: &str) -> Result<(), Error> {
@@ -88,29 +92,53 @@ impl<C: Cloud> Guarded<C> {
     pub fn new(policy: Policy, cloud: C) -> Self {
         Self { policy, cloud }
     }
+
+    fn spelling(&self, id: &str) -> String {
+        self.cloud.deployment_of(id).unwrap_or_else(|| id.to_owned())
+    }
+
+    fn deployment(&self, deployment: &Deployment) -> Result<(), Error> {
+        self.policy.namespace(&deployment.namespace)?;
+        self.policy.deployment(&deployment.id, |id| self.spelling(id))
+    }
+
+    /// Whether a resource may be touched: its namespace, and the deployment that its URI leads to.
+    fn resource(&self, namespace: &str, uri: &str) -> Result<(), Error> {
+        self.policy.namespace(namespace)?;
+        let within = self.cloud.deployment_of(uri);
+        within.map_or(Ok(()), |id| self.policy.deployment(&id, |id| self.spelling(id)))
+    }
 }
 
 #[async_trait]
 impl<C: Cloud> Cloud for Guarded<C> {
     // Reading what is used is what keeps others from overlapping us: only foreign deployments are left out.
     async fn used_spaces(&self, deployments: &[Deployment]) -> Result<Vec<Mapping>, Error> {
-        deployments.iter().try_for_each(|deployment| self.policy.deployment(deployment))?;
+        deployments.iter().try_for_each(|deployment| self.deployment(deployment))?;
         self.cloud.used_spaces(deployments).await
     }
 
     async fn used_asns(&self, deployments: &[Deployment]) -> Result<Vec<u32>, Error> {
-        deployments.iter().try_for_each(|deployment| self.policy.deployment(deployment))?;
+        deployments.iter().try_for_each(|deployment| self.deployment(deployment))?;
         self.cloud.used_asns(deployments).await
     }
 
     async fn used_bgp_addresses(&self, deployments: &[Deployment]) -> Result<Vec<Ipv4Addr>, Error> {
-        deployments.iter().try_for_each(|deployment| self.policy.deployment(deployment))?;
+        deployments.iter().try_for_each(|deployment| self.deployment(deployment))?;
         self.cloud.used_bgp_addresses(deployments).await
     }
 
     async fn create_resource(&self, new: NewResource) -> Result<Created, Error> {
-        self.policy.deployment(&new.deployment)?;
+        self.deployment(&new.deployment)?;
         self.cloud.create_resource(new).await
+    }
+
+    fn chooses_addresses(&self) -> bool {
+        self.cloud.chooses_addresses()
+    }
+
+    fn deployment_of(&self, uri: &str) -> Option<String> {
+        self.cloud.deployment_of(uri)
     }
 
     fn place_of(&self, id: &str, description: &str) -> Result<(String, String), Error> {
@@ -118,28 +146,28 @@ impl<C: Cloud> Cloud for Guarded<C> {
     }
 
     async fn attach_resource(&self, namespace: &str, uri: &str) -> Result<Created, Error> {
-        self.policy.namespace(namespace)?;
+        self.resource(namespace, uri)?;
         self.cloud.attach_resource(namespace, uri).await
     }
 
     async fn permit_list(&self, namespace: &str, uri: &str) -> Result<Vec<Rule>, Error> {
-        self.policy.namespace(namespace)?;
+        self.resource(namespace, uri)?;
         self.cloud.permit_list(namespace, uri).await
     }
 
     async fn add_rules(&self, namespace: &str, uri: &str, rules: Vec<Rule>) -> Result<(), Error> {
-        self.policy.namespace(namespace)?;
+        self.resource(namespace, uri)?;
         self.policy.rules(&rules)?;
         self.cloud.add_rules(namespace, uri, rules).await
     }
 
     async fn delete_rules(&self, namespace: &str, uri: &str, names: Vec<String>) -> Result<(), Error> {
-        self.policy.namespace(namespace)?;
+        self.resource(namespace, uri)?;
         self.cloud.delete_rules(namespace, uri, names).await
     }
 
     async fn create_gateway(&self, new: NewGateway) -> Result<Gateway, Error> {
-        self.policy.deployment(&new.deployment)?;
+        self.deployment(&new.deployment)?;
         // The first generation names the peer only later.
         if !new.cloud.is_empty() {
             self.policy.peer(&new.cloud)?;
@@ -152,19 +180,19 @@ impl<C: Cloud> Cloud for Guarded<C> {
         deployment: &Deployment,
         cloud: &str,
     ) -> Result<Vec<Ipv4Addr>, Error> {
-        self.policy.deployment(deployment)?;
+        self.deployment(deployment)?;
         self.policy.peer(cloud)?;
         self.cloud.create_bgp_sessions(deployment, cloud).await
     }
 
     async fn create_connections(&self, new: NewConnections) -> Result<(), Error> {
-        self.policy.deployment(&new.deployment)?;
+        self.deployment(&new.deployment)?;
         self.policy.peer(&new.cloud)?;
         self.cloud.create_connections(new).await
     }
 
     async fn network_spaces(&self, deployment: &Deployment, space: IpNet) -> Result<Vec<IpNet>, Error> {
-        self.policy.deployment(deployment)?;
+        self.deployment(deployment)?;
         self.cloud.network_spaces(deployment, space).await
     }
 
@@ -177,16 +205,17 @@ impl<C: Cloud> Cloud for Guarded<C> {
             self.policy.namespace(namespace)?;
         }
         let held = self.cloud.list_resources(namespace).await?;
-        Ok(held.into_iter().filter(|resource| self.policy.namespace(&resource.namespace).is_ok()).collect())
+        let allowed = |held: &Held| self.resource(&held.namespace, &held.uri).is_ok();
+        Ok(held.into_iter().filter(allowed).collect())
     }
 
     async fn delete_resource(&self, namespace: &str, uri: &str) -> Result<(), Error> {
-        self.policy.namespace(namespace)?;
+        self.resource(namespace, uri)?;
         self.cloud.delete_resource(namespace, uri).await
     }
 
     async fn delete_connections(&self, old: OldConnections) -> Result<(), Error> {
-        self.policy.deployment(&old.deployment)?;
+        self.deployment(&old.deployment)?;
         self.cloud.delete_connections(old).await
     }
 
@@ -211,11 +240,13 @@ mod tests {
             no_public_targets: true,
             peers: Some(vec!["gcp".into()]),
         };
-        let deployment =
-            |id: &str, namespace: &str| Deployment { id: id.into(), namespace: namespace.into() };
-        assert!(policy.deployment(&deployment("d1", "default")).is_ok());
-        assert!(policy.deployment(&deployment("d2", "default")).is_err());
-        assert!(policy.deployment(&deployment("d1", "other")).is_err());
+        let plain = |id: &str| id.to_owned();
+        assert!(policy.deployment("d1", plain).is_ok());
+        assert!(policy.deployment("D1", plain).is_err());
+        assert!(policy.deployment("D1", str::to_lowercase).is_ok(), "another spelling of the same");
+        assert!(policy.deployment("d2", str::to_lowercase).is_err());
+        assert!(policy.namespace("default").is_ok());
+        assert!(policy.namespace("other").is_err());
         assert!(policy.peer("azure").is_err());
         let rule = |target: &str| Rule { name: "r".into(), targets: vec![target.into()], ..Rule::default() };
         assert!(policy.rules(&[rule("10.1.0.0/16")]).is_ok());

@@ -111,18 +111,10 @@ impl Azure {
         Ok(group)
     }
 
-    /// Where a resource is; its group must be one that the policy allows.
-    fn group_of(&self, namespace: &str, uri: &str) -> Result<Group, Error> {
+    /// Where a resource is.
+    fn group_of(namespace: &str, uri: &str) -> Result<Group, Error> {
         let unknown = || Error::Resource { namespace: namespace.into(), resource: uri.into() };
-        let group = Group::of(uri).ok_or_else(unknown)?;
-        let allowed = self.config.policy.deployments.as_ref();
-        if allowed.is_some_and(|allowed| !allowed.iter().any(|id| id.eq_ignore_ascii_case(group.id()))) {
-            return Err(Error::Policy {
-                what: format!("the deployment `{}`", group.id()),
-                why: "it is none of those listed".into(),
-            });
-        }
-        Ok(group)
+        Group::of(uri).ok_or_else(unknown)
     }
 
     /// The places of a namespace, or of all.

@@ -1,7 +1,7 @@
 //! IBM Cloud: a network for each namespace and region, a subnet for each zone, a security group for each machine.
 //!
 //! Names are derived from what a thing is for, so that it is found again; the tags that others look for are
-//! attached besides. The rules of a machine are kept with the orchestrator, because security groups have no
+//! attached besides. Networks that others made in the original's way, with names by chance, are found by theirs. The rules of a machine are kept with the orchestrator, because security groups have no
 //! place for names and tags; what the group holds is a function of them.
 //! Not offered: clusters, private endpoints, rules with both ports, floating addresses, and BGP, which IBM has not.
 
@@ -276,6 +276,15 @@ impl Ibm {
             // What was just made is not known there at once.
             waiting.pause(None).await?;
         }
+    }
+
+    /// The tags of an object.
+    async fn tags_of(&self, crn: &str) -> Result<BTreeSet<String>, Error> {
+        let url = join(&endpoint("tagsEndpoint", &self.config.tags_endpoint)?, "tags")?;
+        let call = Call::new(Method::GET, url).query("attached_to", crn);
+        let found = self.rest.must(&call).await?.body;
+        let items = found["items"].as_array().into_iter().flatten();
+        Ok(items.filter_map(|item| item["name"].as_str().map(str::to_owned)).collect())
     }
 
     fn strange(&self, said: &str) -> Error {

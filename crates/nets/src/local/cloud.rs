@@ -8,7 +8,9 @@ use ipnet::{IpNet, Ipv4Net};
 
 use super::state::{Hub, Machine, MachineName, Network, NetworkName, Peer, Tunnel};
 use super::{Local, names, pending, require_root, six, wan};
-use crate::cloud::{Cloud, Held, Need, NewConnections, NewGateway, NewResource, OldConnections, needs};
+use crate::cloud::{
+    Cloud, Held, Need, NewConnections, NewGateway, NewResource, OldConnections, needs, tell_idle_flags,
+};
 use crate::controller::ConnectRequest;
 use crate::error::Error;
 use crate::model::{Created, Deployment, Flags, Mapping, Rule};
@@ -417,7 +419,8 @@ impl Cloud for Local {
         Ok(found.into_iter().flat_map(Network::spaces).collect())
     }
 
-    async fn set_flags(&self, _: Flags) -> Result<(), Error> {
+    async fn set_flags(&self, flags: Flags) -> Result<(), Error> {
+        tell_idle_flags(&self.name, flags, &[]);
         Ok(())
     }
 

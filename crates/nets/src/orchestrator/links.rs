@@ -1,5 +1,7 @@
 //! Connections between clouds: each step is written down before the next is begun.
 
+use std::net::Ipv4Addr;
+
 use serde::{Deserialize, Serialize};
 use tarbet_store::{Commit, Record, Store, Table};
 use tokio_util::sync::CancellationToken;
@@ -62,6 +64,7 @@ impl Inner {
                 asked: false,
                 gateway: None,
                 connected: false,
+                chooses: self.places.cloud(cloud)?.chooses_addresses(),
             })
         };
         let new = Link::new(
@@ -101,6 +104,19 @@ impl Inner {
             Step::ChooseAddresses => {
                 // Two links that choose at once must not choose the same.
                 let _turn = self.turns.turn("tunnel addresses").await;
+                let chosen = (self.sessions(link, Side::A).await?, self.sessions(link, Side::B).await?);
+                if chosen != (None, None) {
+                    link.tunnels =
+                        bgp::meeting(chosen.0.as_deref(), chosen.1.as_deref()).ok_or_else(|| {
+                            let said = format!("the addresses inside the tunnels do not meet: {chosen:?}");
+                            Error::Cloud {
+                                cloud: link.a.cloud.clone(),
+                                what: "CreateVpnBgpSessions".into(),
+                                said,
+                            }
+                        })?;
+                    return Ok(());
+                }
                 let mut used = self.spaces.used_bgp(&self.places).await?;
                 for other in self.links.list().await? {
                     used.extend(other.tunnels.iter().flat_map(|ends| [ends.a, ends.b]));
@@ -155,6 +171,16 @@ impl Inner {
         Ok(())
     }
 
+    /// The addresses inside the tunnels that the cloud of an end chooses itself, if it does.
+    async fn sessions(&self, link: &Link, side: Side) -> Result<Option<Vec<Ipv4Addr>>, Error> {
+        let (end, other) = link.ends(side);
+        if !end.chooses || !link.pair.bgp {
+            return Ok(None);
+        }
+        let cloud = self.places.cloud(&end.cloud)?;
+        cloud.create_bgp_sessions(&deployment(end), &other.cloud).await.map(Some)
+    }
+
     /// Takes a link down, one end after the other. The record goes last.
     pub(super) async fn disconnect(&self, name: &str) -> Result<(), Error> {
         let _turn = self.turns.turn(&format!("link {name}")).await;
@@ -199,7 +225,8 @@ fn connections(link: &Link, side: Side) -> Result<NewConnections, Error> {
         gateways: gateway.addresses.clone(),
         bgp_addresses: crate::cloud::addresses_from("tunnels", &link.addresses(side.across()))?,
         key: link.key.clone().ok_or_else(missing)?,
-        remote_spaces: if link.pair.bgp { Vec::new() } else { other.spaces.clone() },
+        // The first generation's plugins are told them in any case.
+        remote_spaces: if link.pair.bgp && !end.chooses { Vec::new() } else { other.spaces.clone() },
         bgp: link.pair.bgp,
         space: end.spaces.first().and_then(|text| crate::plan::target::parse(text)),
     })

@@ -64,6 +64,24 @@ pub fn agreed(own: &str, other: &str) -> Vec<Ipv4Addr> {
     networks.into_iter().map(|base| Ipv4Addr::from(base + host)).collect()
 }
 
+/// The tunnels of two ends of which at least one chose its own addresses; the other takes the other host of
+/// each network of four. Nothing if the two do not meet.
+pub fn meeting(a: Option<&[Ipv4Addr]>, b: Option<&[Ipv4Addr]>) -> Option<Vec<Ends>> {
+    let across = |address: &Ipv4Addr| {
+        let number = u32::from(*address);
+        matches!(number & 3, 1 | 2).then(|| Ipv4Addr::from(number ^ 3))
+    };
+    let derived = |chosen: &[Ipv4Addr]| chosen.iter().map(across).collect::<Option<Vec<_>>>();
+    let (a, b) = match (a, b) {
+        (Some(a), Some(b)) => (a.to_vec(), b.to_vec()),
+        (Some(a), None) => (a.to_vec(), derived(a)?),
+        (None, Some(b)) => (derived(b)?, b.to_vec()),
+        (None, None) => return None,
+    };
+    let meet = a.len() == b.len() && !a.is_empty() && a.iter().zip(&b).all(|(a, b)| across(a) == Some(*b));
+    meet.then(|| a.into_iter().zip(b).map(|(a, b)| Ends { a, b }).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,6 +114,19 @@ mod tests {
                 || ends.a < address("169.254.169.252"))
         );
         assert!(unused(16384, false, &BTreeSet::new()).is_none());
+    }
+
+    #[test]
+    fn two_ends_meet_in_networks_of_four() {
+        let (azure, gcp) = (agreed("azure", "gcp"), agreed("gcp", "azure"));
+        let ends = meeting(Some(&azure), Some(&gcp)).unwrap();
+        assert_eq!(ends[1], Ends { a: address("169.254.22.1"), b: address("169.254.22.2") });
+        assert_eq!(meeting(Some(&azure), None).unwrap(), ends);
+        assert_eq!(meeting(None, Some(&gcp)).unwrap(), ends);
+        assert!(meeting(Some(&azure), Some(&gcp[..1])).is_none(), "not as many");
+        assert!(meeting(Some(&azure), Some(&azure)).is_none(), "the same end twice");
+        assert!(meeting(Some(&[]), None).is_none() && meeting(None, None).is_none());
+        assert!(meeting(Some(&[address("169.254.21.4")]), None).is_none(), "no host");
     }
 
     #[test]

@@ -73,6 +73,9 @@ pub struct End {
     /// Whether it was told of the other end.
     #[serde(default)]
     pub connected: bool,
+    /// Whether its cloud chooses its addresses inside the tunnels itself, once it has a gateway.
+    #[serde(default)]
+    pub chooses: bool,
 }
 
 /// A VPN gateway as its cloud reports it.
@@ -149,7 +152,12 @@ impl Link {
 
     /// What it needs next.
     pub fn next(&self) -> Step {
-        if self.tunnels.is_empty() {
+        let chooser = |end: &End| self.pair.bgp && end.chooses && end.gateway.is_none();
+        if self.tunnels.is_empty() && chooser(&self.a) {
+            Step::MakeGateway(Side::A)
+        } else if self.tunnels.is_empty() && chooser(&self.b) {
+            Step::MakeGateway(Side::B)
+        } else if self.tunnels.is_empty() {
             Step::ChooseAddresses
         } else if !self.pair.bgp && !self.a.asked {
             Step::AskSpaces(Side::A)
@@ -308,6 +316,7 @@ mod tests {
             asked: false,
             gateway: None,
             connected: false,
+            chooses: false,
         }
     }
 
@@ -344,6 +353,21 @@ mod tests {
         let first = [Step::ChooseAddresses, Step::AskSpaces(A), Step::AskSpaces(B)];
         assert_eq!(link.remaining(), [&first[..], &rest].concat());
         goes_on_where_it_was(link);
+    }
+
+    #[test]
+    fn who_chooses_its_addresses_does_so_once_it_has_a_gateway() {
+        use Side::{A, B};
+        let rest = [Step::MakeKey, Step::Connect(A), Step::Connect(B)];
+        let chooser = |cloud: &str| End { chooses: true, ..end(cloud) };
+        let both = Link::new(chooser("azure"), chooser("gcp")).unwrap();
+        let first = [Step::MakeGateway(A), Step::MakeGateway(B), Step::ChooseAddresses];
+        assert_eq!(both.remaining(), [&first[..], &rest].concat(), "the first generation's own order");
+        goes_on_where_it_was(both);
+        let one = Link::new(end("azure"), chooser("gcp")).unwrap();
+        let first = [Step::MakeGateway(B), Step::ChooseAddresses, Step::MakeGateway(A)];
+        assert_eq!(one.remaining(), [&first[..], &rest].concat());
+        goes_on_where_it_was(one);
     }
 
     fn at(cloud: &str, space: &str) -> End {

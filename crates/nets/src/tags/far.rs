@@ -22,7 +22,7 @@ use crate::wire::tags::{self as today, tag_service_client::TagServiceClient as T
 /// A long list of tags is one message.
 const MESSAGE_MAX: usize = 512 * 1024 * 1024;
 
-/// Whose messages the tag service speaks: both generations share one path.
+/// Whose messages another process speaks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TagWire {

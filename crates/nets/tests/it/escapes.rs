@@ -3,14 +3,16 @@
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use tarbet_nets::Orchestrator;
-use tarbet_nets::cloud::{Cloud, Remote};
+use tarbet_nets::cloud::{Cloud, Guarded, Policy, Remote};
 use tarbet_nets::model::Rule;
+use tarbet_nets::{Error, Orchestrator};
 use tarbet_testbed::verified;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::bed::{self, effort, rest};
+use super::sim::{Faults, Sim, Vendor};
+use super::{azure, gcp, ibm};
 
 /// Ways to write the name of the resource into a path; `{v}` is the name.
 const FORMS: [&str; 22] = [
@@ -161,4 +163,46 @@ async fn nobody_crosses_to_a_resource_of_another_namespace() {
     }
     assert_eq!(picture(&running.orchestrator, &*clouds.east, &uri).await, before, "nothing of it changed");
     verified("attempts to reach a resource of another namespace: none crosses", tried);
+}
+
+/// Everything that can be asked of a resource by its URI, by somebody whom the policy keeps to another deployment.
+async fn is_out_of_reach(plugin: impl Cloud, sim: &Sim<impl Vendor>, listed: &str, uri: &str) {
+    let policy = Policy { deployments: Some(vec![listed.into()]), ..Policy::default() };
+    let guarded = Guarded::new(policy, plugin);
+    let rule = Rule { name: "mine".into(), targets: vec!["0.0.0.0/0".into()], ..Rule::default() };
+    sim.faults(Faults::default());
+    let refused = |error: Option<Error>| {
+        assert!(matches!(error, Some(Error::Policy { .. })), "{uri}: {error:?}");
+    };
+    refused(guarded.permit_list("default", uri).await.err());
+    refused(guarded.add_rules("default", uri, vec![rule]).await.err());
+    refused(guarded.delete_rules("default", uri, vec!["mine".into()]).await.err());
+    refused(guarded.attach_resource("default", uri).await.err());
+    refused(guarded.delete_resource("default", uri).await.err());
+    assert_eq!(sim.seen().len(), 0, "nothing was asked of the cloud");
+}
+
+/// The same deployment, however it is spelt.
+async fn is_in_reach(plugin: impl Cloud, listed: &str, uri: &str) {
+    let policy = Policy { deployments: Some(vec![listed.into()]), ..Policy::default() };
+    assert_eq!(Guarded::new(policy, plugin).permit_list("default", uri).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_policy_of_deployments_holds_for_resources_by_their_uri() {
+    let world = gcp::World::start().await;
+    let made = world.gcp().create_resource(gcp::machine("default", "vm-1")).await.unwrap();
+    let short = made.uri.strip_prefix("https://www.googleapis.com/compute/v1/").unwrap();
+    for uri in [made.uri.as_str(), short] {
+        is_out_of_reach(world.gcp(), &world.sim, "projects/q", uri).await;
+        is_in_reach(world.gcp(), "projects/p", uri).await;
+    }
+    let world = ibm::World::start().await;
+    let made = world.ibm().create_resource(ibm::machine("default", "vm-1")).await.unwrap();
+    is_out_of_reach(world.ibm(), &world.sim, "/resourcegroup/other", &made.uri).await;
+    is_in_reach(world.ibm(), "/resourcegroup/rg/zone/us-south-1", &made.uri).await;
+    let bed = azure::Bed::start().await;
+    let made = bed.azure().create_resource(azure::new_machine("default", "vm1", "westus2")).await.unwrap();
+    is_out_of_reach(bed.azure(), &bed.sim, "/subscriptions/s1/resourceGroups/other", &made.uri).await;
+    is_in_reach(bed.azure(), "/subscriptions/S1/resourcegroups/RG", &made.uri).await;
 }

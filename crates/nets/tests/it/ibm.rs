@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tarbet_nets::cloud::{Cloud, Guarded, NewConnections, NewGateway, NewResource, OldConnections, Policy};
 use tarbet_nets::clouds::ibm::{ApiKey, Ibm, IbmConfig};
+use tarbet_nets::controller::Controller as _;
 use tarbet_nets::model::{Deployment, Direction, Rule, SharedKey};
 use tarbet_nets::{Error, NetsConfig};
 use tarbet_testbed::{Folder, Lease};
@@ -278,6 +279,75 @@ async fn the_first_generation_is_served() {
     let id = "/resourcegroup/rg/zone/us-south-1";
     life::speaks_the_first_generation(world.ibm(), "ibm", id, new, "10.0.0.9/32").await;
     world.sim.assert_sound();
+}
+
+/// A network, a machine and its rule as the original makes them: names by chance, and tags that tell.
+fn made_by_the_original(cloud: &mut IbmCloud) {
+    let (group, zone) = (json!({ "id": "rg" }), json!({ "name": "us-south-1" }));
+    let vpc = json!({ "id": "v1", "name": "paraglider-vpc-0a1b2c3d" });
+    let of = |name: &str| json!({ "name": name, "vpc": vpc, "zone": zone, "resource_group": group });
+    cloud.put(
+        "vpcs",
+        "v1",
+        &["pg", "default", "shared"],
+        json!({ "name": "paraglider-vpc-0a1b2c3d", "resource_group": group }),
+    );
+    let mut subnet = of("paraglider-subnet-11111111");
+    subnet["ipv4_cidr_block"] = json!("10.0.0.0/16");
+    cloud.put("subnets", "s1", &["pg", "default", "v1"], subnet);
+    cloud.put("security_groups", "g1", &["pg", "default", "v1", "i1"], of("paraglider-sg-22222222"));
+    let rule = json!({ "direction": "inbound", "protocol": "tcp", "port_min": 22, "port_max": 22, "remote": { "address": "10.0.0.9" } });
+    cloud.put("security_groups/g1/rules", "r1", &[], rule);
+    let mut machine = of("paraglider-vm-33333333");
+    machine["primary_network_interface"] = json!({
+        "id": "n1", "subnet": { "id": "s1" }, "security_groups": [{ "id": "g1" }], "primary_ip": { "address": "10.0.0.4" },
+    });
+    cloud.put("instances", "i1", &["pg", "default", "v1"], machine);
+}
+
+#[tokio::test]
+async fn what_the_original_made_is_found_by_its_tags_and_keeps_its_rules() {
+    let world = World::start().await;
+    let (sim, ibm) = (&world.sim, world.ibm());
+    sim.with(made_by_the_original);
+    let uri = "/resourcegroup/rg/zone/us-south-1/instance/i1";
+    let used = ibm.used_spaces(&[deployment("default")]).await.unwrap();
+    assert_eq!(used[0].spaces, ["10.0.0.0/16".parse().unwrap()]);
+    assert!(ibm.used_spaces(&[deployment("other")]).await.unwrap().is_empty());
+    let foreign = ibm.permit_list("other", uri).await.unwrap_err();
+    assert!(matches!(foreign, Error::Foreign { .. }), "{foreign}");
+    for (namespace, uri) in
+        [("pg", uri), ("shared", uri), ("default", "/resourcegroup/mine/zone/us-south-1/instance/i1")]
+    {
+        assert!(ibm.permit_list(namespace, uri).await.is_err(), "{namespace} {uri}");
+    }
+
+    // Its rule is there, by its contents or by the name that the original kept.
+    let found = ibm.permit_list("default", uri).await.unwrap();
+    assert_eq!((found.len(), found[0].dst_port, &*found[0].targets[0]), (1, 22, "10.0.0.9/32"));
+    world.running.orchestrator.set_value("default", "ibm", "r1", "ssh").await.unwrap();
+    assert_eq!(ibm.permit_list("default", uri).await.unwrap()[0].name, "ssh");
+    assert_eq!(ibm.drift("default", false).await.unwrap(), Vec::<String>::new());
+
+    // One more leaves it alone; it goes by its name.
+    let groups = || sim.with(|cloud| cloud.state().keys().filter(|path| path.contains("/g1/rules/")).count());
+    ibm.add_rules("default", uri, vec![rule("web", Direction::Inbound, "10.0.0.10/32")]).await.unwrap();
+    assert_eq!(groups(), 2);
+    ibm.delete_rules("default", uri, vec!["ssh".into()]).await.unwrap();
+    let left = ibm.permit_list("default", uri).await.unwrap();
+    assert_eq!((left.len(), left[0].name.as_str(), groups()), (1, "web", 1));
+
+    // A new machine of the namespace comes into its network, which stays when the last of ours goes.
+    sim.faults(Faults::default());
+    let made = ibm.create_resource(machine("default", "vm-1")).await.unwrap();
+    let changes = sim.changes();
+    let kinds: Vec<&str> = changes.iter().map(|call| call.rsplit('/').next().unwrap()).collect();
+    assert_eq!(kinds, ["security_groups", "instances"]);
+    assert!(made.ip.starts_with("10.0."), "{made:?}");
+    ibm.delete_resource("default", &made.uri).await.unwrap();
+    ibm.delete_resource("default", uri).await.unwrap();
+    assert!(sim.with(|cloud| cloud.state().contains_key("us-south/v1/vpcs/v1")), "it is not ours to remove");
+    sim.assert_sound();
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 
 mod plugin;
 mod seed;
+mod seed_plugin;
 mod vpn;
 
 use std::io::{Read, Write};

@@ -2,8 +2,10 @@
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use tarbet_nets::role;
 use tarbet_nets::tags::{RemoteTags, Sharing, TagWire, Tags};
 use tarbet_nets::trust::DialTrust;
+use tarbet_telemetry::Coded as _;
 use tonic::service::Routes;
 
 use super::bed::{self, rest};
@@ -90,4 +92,32 @@ async fn tags_elsewhere_on_todays_wire() {
 #[tokio::test]
 async fn tags_elsewhere_on_the_first_generations_wire() {
     life(TagWire::Seed).await;
+}
+
+#[tokio::test]
+async fn a_tag_service_on_another_host_is_used_and_one_on_this_is_named_in_the_advice() {
+    let clouds = bed::clouds(None).await;
+    let here = role::with_tags_where_they_are(clouds.config.clone()).await;
+    assert_eq!(here, clouds.config);
+    let mut elsewhere = clouds.config.clone();
+    elsewhere.tag_service.host = "192.0.2.1".into();
+    let found = role::with_tags_where_they_are(elsewhere.clone()).await.remote_tags.unwrap();
+    assert_eq!(
+        (found.host.as_str(), found.port, found.wire),
+        ("192.0.2.1", elsewhere.tag_service.port, TagWire::Today)
+    );
+    elsewhere.cloud_plugins[0].inv_deployment = Some("e".into());
+    let found = role::with_tags_where_they_are(elsewhere).await.remote_tags.unwrap();
+    assert_eq!(found.wire, TagWire::Seed);
+
+    let _taken = tokio::net::TcpListener::bind(("127.0.0.1", clouds.config.tag_service.port)).await.unwrap();
+    let around = role::Surroundings {
+        store: bed::memory().await,
+        sharing: Sharing::Alone,
+        metrics: tarbet_telemetry::Metrics::new("nets", "test"),
+        health: tarbet_telemetry::Health::default(),
+        supervisor: tarbet_telemetry::Supervisor::default(),
+    };
+    let refused = role::nets(clouds.config.clone(), &around).await.err().unwrap().problem();
+    assert!(refused.remedy.contains("remoteTags"), "{refused:?}");
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use tarbet_nets::NetsConfig;
-use tarbet_nets::role::{Surroundings, nets};
+use tarbet_nets::role::{Surroundings, nets, with_tags_where_they_are};
 use tarbet_nets::tags::Sharing;
 use tarbet_store::{RedbConfig, StoreConfig};
 use tarbet_telemetry::{Coded, Problem};
@@ -36,12 +36,14 @@ pub fn run(config: Config, args: NetsArgs) -> Result<(), Problem> {
         Some(path) => NetsConfig::from_paraglider(path).map_err(|error| error.problem())?,
         None => (config.nets.clone(), Vec::new()),
     };
+    let drop_in = args.paraglider_config.is_some();
     Process::run("nets", &config, OBSERVE_AT, Threads::Cores, |process| {
         let config = config.clone();
         async move {
             for setting in &skipped {
                 tracing::warn!(%setting, "A key of the configuration file means nothing here and is skipped.");
             }
+            let settings = if drop_in { with_tags_where_they_are(settings).await } else { settings };
             let around = surroundings(&process, &own_store(&config, "nets")).await?;
             nets(settings, &around).await.map(drop).map_err(|error| error.problem())
         }

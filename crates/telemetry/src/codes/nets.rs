@@ -55,9 +55,13 @@ codes! {
         whose: Caller, retry: false, http: 409, exit: 1,
         hop: "orchestrator, choosing an address space",
         cause: "every block of the wanted size is used by some cloud or set aside for one that is being made",
-        remedy: "add a range to `addressSpace`, or delete networks that are no longer needed",
+        remedy: "add a range to `addressSpace`, delete networks that are no longer needed, or wait until what was \
+                 set aside comes back (`spaceReserve`)",
         page: "Spaces are given out from the configured pools so that no two networks of any cloud or namespace \
-               overlap. A space that was given out and not used comes back after some minutes."
+               overlap. Every question for a free space sets one aside for `spaceReserve` (ten minutes), so that two \
+               askers never get the same; one that was not used by then comes back. A plugin or client that asks \
+               often without making networks can use up a pool for that long: set `spaceReserve` to a little more \
+               than your slowest cloud needs to make a network."
     }
     PLAN_CHANGED = "TB-4108" "the plan is no longer what was shown" {
         whose: Caller, retry: true, http: 409, exit: 4,

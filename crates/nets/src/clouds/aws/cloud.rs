@@ -10,7 +10,9 @@ use super::machine::{self, Machine};
 use super::network::{space, text};
 use super::public::needs_public;
 use super::{Aws, rules};
-use crate::cloud::{Cloud, Held, Need, NewConnections, NewGateway, NewResource, OldConnections, needs};
+use crate::cloud::{
+    Cloud, Held, Need, NewConnections, NewGateway, NewResource, OldConnections, needs, tell_idle_flags,
+};
 use crate::clouds::tell_ways_back;
 use crate::controller::ConnectRequest;
 use crate::error::Error;
@@ -105,6 +107,11 @@ impl Cloud for Aws {
         self.make_machine(&new.deployment.namespace, &new.name, &region, fields).await
     }
 
+    /// `arn:aws:ec2:REGION:ACCOUNT:instance/ID`.
+    fn deployment_of(&self, uri: &str) -> Option<String> {
+        uri.strip_prefix("arn:")?.split(':').nth(3).map(str::to_owned)
+    }
+
     async fn permit_list(&self, namespace: &str, uri: &str) -> Result<Vec<Rule>, Error> {
         let machine = self.machine(namespace, uri).await?;
         self.kept(namespace, &machine.group).await
@@ -162,7 +169,8 @@ impl Cloud for Aws {
         Ok(used.into_iter().flat_map(|mapping| mapping.spaces).filter(|own| own.contains(&wanted)).collect())
     }
 
-    async fn set_flags(&self, _: Flags) -> Result<(), Error> {
+    async fn set_flags(&self, flags: Flags) -> Result<(), Error> {
+        tell_idle_flags(&self.name, flags, &[]);
         Ok(())
     }
 

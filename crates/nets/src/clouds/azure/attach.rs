@@ -48,7 +48,7 @@ fn judge(rules: &[Value]) -> Result<(), String> {
 
 impl Azure {
     pub(super) async fn attach(&self, namespace: &str, uri: &str) -> Result<Created, Error> {
-        let group = self.group_of(namespace, uri)?;
+        let group = Self::group_of(namespace, uri)?;
         let unknown = || Error::Resource { namespace: namespace.into(), resource: uri.into() };
         let (machine, nic) = self.foreign_machine(uri).await?.ok_or_else(unknown)?;
         let refused = |why: &str| Error::invalid("resource", format!("{uri} cannot be taken in: {why}"));

@@ -12,7 +12,9 @@ use super::names::Group;
 use super::network::{id, namespace_of, spaces};
 use super::rules::{self, Tags};
 use super::{Azure, lock, names};
-use crate::cloud::{Cloud, Held, Need, NewConnections, NewGateway, NewResource, OldConnections, needs};
+use crate::cloud::{
+    Cloud, Held, Need, NewConnections, NewGateway, NewResource, OldConnections, needs, tell_idle_flags,
+};
 use crate::controller::ConnectRequest;
 use crate::error::Error;
 use crate::model::{Created, Deployment, Flags, Mapping, Rule};
@@ -133,6 +135,11 @@ impl Cloud for Azure {
         }
     }
 
+    /// Azure's ids have no case.
+    fn deployment_of(&self, uri: &str) -> Option<String> {
+        Group::of(uri).map(|group| group.id().to_ascii_lowercase())
+    }
+
     fn place_of(&self, id: &str, _: &str) -> Result<(String, String), Error> {
         Group::and_name(id).map(|(group, name)| (group.id().to_owned(), name))
     }
@@ -235,6 +242,7 @@ impl Cloud for Azure {
     }
 
     async fn set_flags(&self, flags: Flags) -> Result<(), Error> {
+        tell_idle_flags(&self.name, flags, &["attachResourceEnabled"]);
         *lock(&self.flags) = flags;
         Ok(())
     }

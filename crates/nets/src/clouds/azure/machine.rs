@@ -106,7 +106,7 @@ impl Azure {
 
     /// Finds a resource of a namespace by its URI.
     pub(super) async fn machine(&self, namespace: &str, uri: &str) -> Result<Machine, Error> {
-        let group = self.group_of(namespace, uri)?;
+        let group = Self::group_of(namespace, uri)?;
         let unknown = || Error::Resource { namespace: namespace.into(), resource: uri.into() };
         let foreign = || Error::Foreign { namespace: namespace.into(), resource: uri.into() };
         let own = group.network(&format!("networkInterfaces/{}", names::nic(uri)));
@@ -151,7 +151,7 @@ impl Azure {
 
     /// Removes a machine and what was made for it alone; the network with the last one.
     pub(super) async fn remove_machine(&self, namespace: &str, uri: &str) -> Result<(), Error> {
-        let group = self.group_of(namespace, uri)?;
+        let group = Self::group_of(namespace, uri)?;
         let nic_name = names::nic(uri);
         let nic_id = group.network(&format!("networkInterfaces/{nic_name}"));
         let nsg_id = group.network(&format!("networkSecurityGroups/{}", names::nsg(&nic_name)));

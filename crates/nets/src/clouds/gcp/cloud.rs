@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::firewall::{self, network_tag, prefix, short_id};
 use super::network::network_path;
 use super::{Gcp, PREFIX, is_project, last, legal, n, project, texts, url};
-use crate::cloud::{Cloud, Held, NewConnections, NewGateway, NewResource, OldConnections};
+use crate::cloud::{Cloud, Held, NewConnections, NewGateway, NewResource, OldConnections, tell_idle_flags};
 use crate::clouds::rest::Call;
 use crate::clouds::tell_ways_back;
 use crate::error::Error;
@@ -287,6 +287,11 @@ impl Cloud for Gcp {
         Ok(Created { name, uri: url(&path), ip })
     }
 
+    fn deployment_of(&self, uri: &str) -> Option<String> {
+        let path = uri.strip_prefix(PREFIX).unwrap_or(uri).strip_prefix("projects/")?;
+        path.split('/').next().map(|project| format!("projects/{project}"))
+    }
+
     fn place_of(&self, id: &str, description: &str) -> Result<(String, String), Error> {
         place_of(id, description)
     }
@@ -375,7 +380,8 @@ impl Cloud for Gcp {
         Ok(if spaces.iter().any(|own| own.contains(&space)) { spaces } else { Vec::new() })
     }
 
-    async fn set_flags(&self, _: Flags) -> Result<(), Error> {
+    async fn set_flags(&self, flags: Flags) -> Result<(), Error> {
+        tell_idle_flags(&self.name, flags, &[]);
         Ok(())
     }
 

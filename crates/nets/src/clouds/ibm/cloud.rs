@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::network::Place;
 use super::{Ibm, group, is_id, legal, region_of, rules, text};
-use crate::cloud::{Cloud, Held, NewConnections, NewGateway, NewResource, OldConnections};
+use crate::cloud::{Cloud, Held, NewConnections, NewGateway, NewResource, OldConnections, tell_idle_flags};
 use crate::clouds::tell_ways_back;
 use crate::error::Error;
 use crate::model::{Created, Deployment, Flags, Mapping, Rule};
@@ -104,6 +104,8 @@ fn place_of(id: &str, description: &str) -> Result<(String, String), Error> {
 
 /// A machine as the cloud has it.
 struct Machine {
+    /// Whether this plugin made its network.
+    ours: bool,
     vpc: String,
     group: String,
     security_group: String,
@@ -117,8 +119,13 @@ impl Ibm {
         let region = region_of(name.zone)?;
         let instance = self.get(region, &format!("instances/{}", name.id)).await?.ok_or_else(unknown)?;
         let place = Place { group: name.group, namespace, region };
-        if text(&instance["vpc"], "name") != place.name("vpc", &[]) {
-            return Err(Error::Foreign { namespace: namespace.into(), resource: uri.into() });
+        let ours = place.made(&instance["vpc"]);
+        if !ours {
+            let path = format!("vpcs/{}", text(&instance["vpc"], "id"));
+            let vpc = self.get(region, &path).await?.unwrap_or_default();
+            if !self.tagged(&vpc, place).await? {
+                return Err(Error::Foreign { namespace: namespace.into(), resource: uri.into() });
+            }
         }
         let interface = &instance["primary_network_interface"];
         let path = format!("instances/{}/network_interfaces/{}", name.id, text(interface, "id"));
@@ -128,6 +135,7 @@ impl Ibm {
             .await?
             .unwrap_or_default();
         Ok(Machine {
+            ours,
             vpc: text(&instance["vpc"], "id").into(),
             group: name.group.into(),
             security_group: text(&interface_there["security_groups"][0], "id").into(),
@@ -144,6 +152,17 @@ impl Ibm {
         seen.iter().filter(|one| namespace.is_empty() || one.namespace == namespace).cloned().collect()
     }
 
+    /// The rules of a machine as they were last wanted. One that others made has those that its group holds,
+    /// until it gets some here.
+    async fn wanted(&self, namespace: &str, uri: &str, machine: &Machine) -> Result<Vec<Rule>, Error> {
+        let name = parse(uri).ok_or_else(|| self.strange("a machine without a name"))?;
+        match self.kept(namespace, name.id).await? {
+            Some(rules) => Ok(rules),
+            None if machine.ours => Ok(Vec::new()),
+            None => self.found(namespace, region_of(name.zone)?, &machine.security_group).await,
+        }
+    }
+
     /// Changes what is wanted of a machine, and makes it so.
     async fn set_rules(
         &self,
@@ -154,7 +173,7 @@ impl Ibm {
     ) -> Result<(), Error> {
         let _turn = self.turns.turn(uri).await;
         let name = parse(uri).ok_or_else(|| self.strange("a machine without a name"))?;
-        let mut all = self.kept(namespace, name.id).await?;
+        let mut all = self.wanted(namespace, uri, machine).await?;
         let before = all.clone();
         change(&mut all);
         if all != before {
@@ -229,14 +248,18 @@ impl Cloud for Ibm {
         Ok(Created { name: new.name, uri, ip })
     }
 
+    fn deployment_of(&self, uri: &str) -> Option<String> {
+        let group = uri.strip_prefix("/resourcegroup/")?.split('/').next()?;
+        Some(format!("/resourcegroup/{group}"))
+    }
+
     fn place_of(&self, id: &str, description: &str) -> Result<(String, String), Error> {
         place_of(id, description)
     }
 
     async fn permit_list(&self, namespace: &str, uri: &str) -> Result<Vec<Rule>, Error> {
-        self.machine(namespace, uri).await?;
-        let name = parse(uri).ok_or_else(|| self.strange("a machine without a name"))?;
-        self.kept(namespace, name.id).await
+        let machine = self.machine(namespace, uri).await?;
+        self.wanted(namespace, uri, &machine).await
     }
 
     async fn add_rules(&self, namespace: &str, uri: &str, new: Vec<Rule>) -> Result<(), Error> {
@@ -278,7 +301,8 @@ impl Cloud for Ibm {
         Ok(found.map(|(_, _, spaces)| spaces).unwrap_or_default())
     }
 
-    async fn set_flags(&self, _: Flags) -> Result<(), Error> {
+    async fn set_flags(&self, flags: Flags) -> Result<(), Error> {
+        tell_idle_flags(&self.name, flags, &[]);
         Ok(())
     }
 
@@ -347,7 +371,7 @@ impl Cloud for Ibm {
         for held in self.list_resources(namespace).await? {
             let machine = self.machine(&held.namespace, &held.uri).await?;
             let Some(name) = parse(&held.uri) else { continue };
-            let kept = self.kept(&held.namespace, name.id).await?;
+            let kept = self.wanted(&held.namespace, &held.uri, &machine).await?;
             let count = self.align(region_of(name.zone)?, &machine.security_group, &kept, repair).await?;
             if count > 0 {
                 found.push(format!(

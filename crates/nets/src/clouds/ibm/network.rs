@@ -22,7 +22,16 @@ pub(super) struct Place<'a> {
     pub(super) region: &'a str,
 }
 
+/// The tags of everything, and of networks that all machines of a namespace share.
+const UNIVERSAL: &str = "pg";
+const SHARED: &str = "shared";
+
 impl Place<'_> {
+    /// Whether a network is the one that this plugin made here.
+    pub(super) fn made(&self, vpc: &Value) -> bool {
+        vpc["name"] == *self.name("vpc", &[])
+    }
+
     pub(super) fn name(&self, kind: &str, more: &[&str]) -> String {
         let mut parts = vec![self.group, self.namespace, self.region];
         parts.extend(more);
@@ -39,7 +48,26 @@ impl Ibm {
     pub(super) async fn vpc(&self, place: Place<'_>) -> Result<Option<Value>, Error> {
         let mut url = self.vpc_url(place.region, "vpcs")?;
         url.query_pairs_mut().append_pair("resource_group.id", place.group);
-        self.named(&url, "vpcs", &place.name("vpc", &[])).await
+        let all = self.all(&url, "vpcs").await?;
+        if let Some(own) = all.iter().find(|vpc| place.made(vpc)) {
+            return Ok(Some(own.clone()));
+        }
+        for vpc in all {
+            if text(&vpc, "name").starts_with("paraglider-") && self.tagged(&vpc, place).await? {
+                return Ok(Some(vpc));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the tags of a network say that it is the namespace's.
+    pub(super) async fn tagged(&self, vpc: &Value, place: Place<'_>) -> Result<bool, Error> {
+        // These stand on the networks of every namespace.
+        if [UNIVERSAL, SHARED].contains(&place.namespace) || vpc["resource_group"]["id"] != *place.group {
+            return Ok(false);
+        }
+        let tags = self.tags_of(text(vpc, "crn")).await?;
+        Ok([UNIVERSAL, place.namespace, SHARED].iter().all(|tag| tags.contains(*tag)))
     }
 
     pub(super) async fn subnets(&self, region: &str, vpc: &str) -> Result<Vec<Value>, Error> {
@@ -73,14 +101,21 @@ impl Ibm {
         let body = json!({
             "name": place.name("vpc", &[]), "address_prefix_management": "manual", "resource_group": owner,
         });
-        let vpc = self.make(&url, "vpcs", body).await?;
+        let vpc = match self.vpc(place).await? {
+            Some(vpc) => vpc,
+            None => self.make(&url, "vpcs", body).await?,
+        };
         let id = text(&vpc, "id").to_owned();
         let vpc =
             self.until(&self.vpc_url(place.region, &format!("vpcs/{id}"))?, "status", &["available"]).await?;
-        self.attach_tags(text(&vpc, "crn"), &["pg", place.namespace, "shared"]).await?;
+        self.attach_tags(text(&vpc, "crn"), &[UNIVERSAL, place.namespace, SHARED]).await?;
         let wanted = place.name("subnet", &[zone]);
         let subnets = self.subnets(place.region, &id).await?;
-        let made = match subnets.into_iter().find(|subnet| subnet["name"] == *wanted) {
+        // A network of others has one for each zone too, under whatever name.
+        let fits = |subnet: &Value| {
+            subnet["name"] == *wanted || (!place.made(&vpc) && text(&subnet["zone"], "name") == zone)
+        };
+        let made = match subnets.into_iter().find(fits) {
             Some(found) => found,
             None => self.make_subnet(place, &id, zone, wanted).await?,
         };
@@ -248,7 +283,8 @@ impl Ibm {
     /// Removes subnets without machines, and the network with the last of them.
     pub(super) async fn tidy(&self, place: Place<'_>) -> Result<(), Error> {
         let _turn = self.shape.lock().await;
-        let Some(vpc) = self.vpc(place).await? else { return Ok(()) };
+        // What others made is theirs to remove.
+        let Some(vpc) = self.vpc(place).await?.filter(|vpc| place.made(vpc)) else { return Ok(()) };
         let id = text(&vpc, "id").to_owned();
         let mut url = self.vpc_url(place.region, "instances")?;
         url.query_pairs_mut().append_pair("vpc.id", &id);

@@ -9,7 +9,7 @@ use super::{Ibm, is_there, text};
 use crate::clouds::rest::Call;
 use crate::error::Error;
 use crate::model::{ANY, Direction, Rule};
-use crate::plan::rule;
+use crate::plan::{rule, target};
 
 const PROTOCOLS: [(i32, &str); 4] = [(ANY, "any"), (1, "icmp"), (6, "tcp"), (17, "udp")];
 
@@ -54,6 +54,28 @@ pub(super) fn compile(permission: &Rule) -> Result<Vec<Value>, Error> {
         .collect())
 }
 
+/// What a rule of a group permits, named by its contents; nothing if no rule can say it.
+fn read(made: &Value) -> Option<Rule> {
+    let protocol = match text(made, "protocol") {
+        "all" => ANY,
+        word => PROTOCOLS.iter().find(|(_, name)| *name == word).map(|(number, _)| *number)?,
+    };
+    let remote = made["remote"]["cidr_block"].as_str().or_else(|| made["remote"]["address"].as_str())?;
+    let dst_port = match (made["port_min"].as_i64(), made["port_max"].as_i64()) {
+        (None, None) | (Some(1), Some(65535)) => ANY,
+        (Some(least), Some(most)) if least == most => i32::try_from(least).ok()?,
+        _ => return None,
+    };
+    let direction = match text(made, "direction") {
+        "inbound" => Direction::Inbound,
+        "outbound" => Direction::Outbound,
+        _ => return None,
+    };
+    let targets = vec![target::parse(remote)?.to_string()];
+    let rule = Rule { targets, direction, src_port: ANY, dst_port, protocol, ..Rule::default() };
+    Some(Rule { name: rule::name_of_contents(&rule), ..rule })
+}
+
 /// What makes two of a group's rules the same, however the cloud tells them.
 fn key(made: &Value) -> String {
     let remote = &made["remote"];
@@ -78,14 +100,38 @@ pub(super) fn difference(wanted: &[Value], found: &[Value]) -> (Vec<Value>, Vec<
 }
 
 impl Ibm {
-    /// The rules of a machine, as they were last wanted.
-    pub(super) async fn kept(&self, namespace: &str, id: &str) -> Result<Vec<Rule>, Error> {
+    /// The rules of a machine, as they were last wanted; nothing if none ever were.
+    pub(super) async fn kept(&self, namespace: &str, id: &str) -> Result<Option<Vec<Rule>>, Error> {
         match self.controller.get_value(namespace, &self.name, &format!("rules-{id}")).await {
             Ok(text) => serde_json::from_str(&text)
+                .map(Some)
                 .map_err(|error| Error::Internal(format!("the rules of {id} cannot be read: {error}"))),
-            Err(error) if error.is_not_found() => Ok(Vec::new()),
+            Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// The rules that others put into a group, under the names that the original keeps by their ids, else by
+    /// their contents.
+    pub(super) async fn found(&self, namespace: &str, region: &str, group: &str) -> Result<Vec<Rule>, Error> {
+        let path = format!("security_groups/{group}/rules");
+        let made = self.get(region, &path).await?.unwrap_or_default();
+        let mut rules: Vec<Rule> = Vec::new();
+        for made in made["rules"].as_array().into_iter().flatten() {
+            let Some(mut rule) = read(made) else {
+                let message = format!("the security group {group} holds what no rule can say: {made}");
+                return Err(Error::Unsupported(message));
+            };
+            match self.controller.get_value(namespace, &self.name, text(made, "id")).await {
+                Ok(name) if rules.iter().all(|known| known.name != name) => rule.name = name,
+                Ok(_) => {}
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(error),
+            }
+            rules.push(rule);
+        }
+        rules.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(rules)
     }
 
     /// Writes down what is wanted, then makes it so.
@@ -162,6 +208,22 @@ mod tests {
             Rule { targets: vec!["fd00::1".into()], ..sample() },
         ] {
             assert!(compile(&bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_others_put_into_a_group_is_read_or_refused() {
+        for made in compile(&sample()).unwrap() {
+            let read = read(&made).unwrap();
+            assert_eq!((read.dst_port, read.protocol, compile(&read).unwrap()), (443, 6, vec![made]));
+        }
+        let all = json!({ "direction": "outbound", "protocol": "all", "remote": { "address": "10.0.0.5" } });
+        assert_eq!((read(&all).unwrap().protocol, &*read(&all).unwrap().targets[0]), (ANY, "10.0.0.5/32"));
+        for bad in [
+            json!({ "direction": "inbound", "protocol": "tcp", "port_min": 1, "port_max": 9, "remote": { "cidr_block": "10.0.0.0/8" } }),
+            json!({ "direction": "inbound", "protocol": "all", "remote": { "id": "another-group" } }),
+        ] {
+            assert!(read(&bad).is_none(), "{bad}");
         }
     }
 

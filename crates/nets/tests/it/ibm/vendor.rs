@@ -88,6 +88,15 @@ impl IbmCloud {
         self.objects.iter().map(plain).collect()
     }
 
+    /// Something that others made, with these tags.
+    pub(crate) fn put(&mut self, kind: &str, id: &str, tags: &[&str], mut body: Value) {
+        let path = format!("us-south/v1/{kind}/{id}");
+        (body["id"], body["crn"]) = (json!(id), json!(format!("crn:{path}")));
+        self.tags.insert(format!("crn:{path}"), tags.iter().map(ToString::to_string).collect());
+        let kind = kind.rsplit('/').next().unwrap().to_owned();
+        self.objects.insert(path, Object { kind, body, ready_at: Duration::ZERO, gone_at: None });
+    }
+
     /// Takes away the rules of all security groups behind everybody's back.
     pub(crate) fn lose_rules(&mut self) {
         self.objects.retain(|_, object| object.kind != "rules");
@@ -342,6 +351,13 @@ impl Vendor for IbmCloud {
                     self.tags.entry(crn.into()).or_default().extend(names);
                 }
                 Reply::new(200, json!({ "results": [{ "resource_id": crn, "is_error": !known }] }))
+            }
+            ("GET", ["tags", ..]) => {
+                let crn = seen.parameter("attached_to").unwrap_or_default();
+                let names = self.tags.get(crn).cloned().unwrap_or_default();
+                let items: Vec<Value> = names.iter().map(|name| json!({ "name": name })).collect();
+                let count = items.len();
+                Reply::new(200, json!({ "total_count": count, "offset": 0, "limit": 100, "items": items }))
             }
             ("GET", [region, "v1", "regions", _, "zones"]) => {
                 let zone = |number: u8| json!({ "name": format!("{region}-{number}") });

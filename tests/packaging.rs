@@ -48,9 +48,15 @@ async fn charts_are_sound_refuse_nonsense_and_are_taken_by_a_cluster() {
     helm.run(&["lint", "--strict", &agent, "--set", dial]).await.unwrap();
     let drawn = objects(&helm.run(&["template", "gw", &gateway]).await.unwrap());
     understood(&folder, &drawn, "gateway.yaml");
+    // Gateways speak to each other in private, and tell each other so.
+    let all = serde_json::to_string(&drawn).unwrap();
+    assert!(all.contains("grpcs://$(POD_IP):8155") && all.contains("gw.default.svc"), "{all}");
     assert!(drawn.iter().any(|object| object["kind"] == "PodDisruptionBudget"));
     let drawn = objects(&helm.run(&["template", "lab", &agent, "--set", dial]).await.unwrap());
     understood(&folder, &drawn, "agent.yaml");
+    // The key outlives the pod: what callers have pinned stays good.
+    let all = serde_json::to_string(&drawn).unwrap();
+    assert!(all.contains("/etc/tarbet/secret/agent.key"), "{all}");
     for (chart, wrong, named) in [
         (&gateway, "replicas=0", "replicas"),
         (&gateway, "store.kind=redb", "more than one replica"),

@@ -2,6 +2,7 @@
 
 mod beside;
 mod calls;
+mod connected;
 mod gitlab;
 
 use std::path::PathBuf;

@@ -70,20 +70,27 @@ async fn an_agent_at_one_replica_is_reached_through_the_other_and_back() -> Resu
     let connected = "gitlab-kas:agent_tracker2:connected_agents";
     ensure!(redis.command(&["HKEYS", connected]).await?.trim() == AGENT.to_string());
 
-    // The agent moves to the other one; requests go the other way round.
-    agent.process.stop().await?;
+    // The agent dies without a word, and comes back at the other one; requests go the other way round.
+    agent.process.kill9()?;
     let gone = async || {
         let left = ask(&redis, "redis.call('HLEN', key)").await?;
         ensure!(left == "0", "{left}");
         Ok(())
     };
     eventually(SOON, "the entry to be removed", gone).await?;
+    let forgotten = async || {
+        let left = redis.command(&["HLEN", connected]).await?;
+        ensure!(left.trim() == "0", "{left}");
+        Ok(())
+    };
+    eventually(SOON, "the dead process to be removed", forgotten).await?;
     let _agent = agentk(&product, "beside-agentk-2", "glagent-secret", &one.agents(), &extra).await;
     exercise(&at_two).await;
 
-    // One that is told to stop takes its entry along.
+    // One that is told to stop takes its entry along, and what it noted of the agent.
     one.process.stop().await?;
-    gone().await
+    gone().await?;
+    forgotten().await
 }
 
 /// One gRPC call to a private listener, as a kas makes it: the head of what it answers at once.

@@ -22,8 +22,12 @@ pub(super) async fn measure(bench: &Bench) -> Result<Section> {
     let links: Table<(String, String), LinkRecord> = Table::new(&store, "links")?;
     let gateways: Table<String, GatewayRecord> = Table::new(&store, "gateways")?;
     let hour = Duration::from_hours(1);
-    let other =
-        GatewayRecord { name: "other".into(), url: "grpc://10.0.0.1:8155".into(), started: Timestamp::now() };
+    let other = GatewayRecord {
+        name: "other".into(),
+        url: "grpc://10.0.0.1:8155".into(),
+        agents: None,
+        started: Timestamp::now(),
+    };
     gateways.put_for(&"other".to_owned(), &other, hour).await?;
     let record = LinkRecord {
         gateway: "other".into(),

@@ -4,6 +4,8 @@
 //! A [`RemoteSite`] that is [`sealed`](RemoteSite::sealed) speaks to the agent itself: the gateway
 //! carries what it sends and can neither read nor change it.
 
+mod kubernetes;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +25,7 @@ use tarbet_telemetry::problem::chain;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+pub use self::kubernetes::LocalKubernetes;
 use crate::agent::end_to_end;
 pub use crate::dial::ClientFiles;
 use crate::local::Way;

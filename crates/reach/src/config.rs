@@ -9,6 +9,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::kas::with_last_slash;
 pub use self::kas::{BesideSection, GitlabSection, KasSection};
 use crate::audit::AuditConfig;
 use crate::gateway::PortConfig;
@@ -23,6 +24,10 @@ pub struct GatewayConfig {
     pub name: Option<String>,
     /// Where agents dial in.
     pub agents: ListenerConfig,
+    /// The URL under which agents reach this gateway, as `tarbet site add` prints it (`grpcs://host:port`,
+    /// `wss://host/path`); made from the listen address if absent, with the host by which the API was asked
+    /// if that is a wildcard.
+    pub agents_url: Option<String>,
     /// Where people and programs manage sites and open connections to them.
     pub api: ListenerConfig,
     /// Where kubectl and other Kubernetes clients come in.
@@ -79,6 +84,7 @@ impl Default for GatewayConfig {
         Self {
             name: None,
             agents: ListenerConfig::at(Ipv4Addr::LOCALHOST, 8150),
+            agents_url: None,
             api: ListenerConfig::at(Ipv4Addr::LOCALHOST, 8153),
             kubernetes: ListenerConfig::at(Ipv4Addr::UNSPECIFIED, 8154),
             serve_kubernetes: true,
@@ -113,13 +119,22 @@ pub struct ListenerConfig {
     /// Its certificate; without one it speaks plain text.
     #[serde(default)]
     pub tls: Option<TlsFiles>,
+    /// Connections that may be open at once; one more is closed as soon as it comes.
+    #[serde(default = "max_connections")]
+    pub max_connections: usize,
 }
 
 impl ListenerConfig {
     /// A plain listener.
     pub fn at(ip: Ipv4Addr, port: u16) -> Self {
-        Self { listen: SocketAddr::new(IpAddr::V4(ip), port), tls: None }
+        let max_connections = max_connections();
+        Self { listen: SocketAddr::new(IpAddr::V4(ip), port), tls: None, max_connections }
     }
+}
+
+/// Far more than one gateway is meant to hold, and far less than what would exhaust a machine.
+fn max_connections() -> usize {
+    50_000
 }
 
 /// Where a listener's certificate comes from: two PEM files that may change while the process runs,
@@ -180,12 +195,22 @@ pub struct PrivateConfig {
     pub ca_file: Option<PathBuf>,
     /// The name in the other gateways' certificates, if it is not the one in their URLs.
     pub tls_server_name: Option<String>,
+    /// Connections that may be open at once; one more is closed as soon as it comes.
+    pub max_connections: usize,
 }
 
 impl Default for PrivateConfig {
     fn default() -> Self {
-        let ListenerConfig { listen, tls } = ListenerConfig::at(Ipv4Addr::LOCALHOST, 8155);
-        Self { listen, tls, advertise: None, secret_file: None, ca_file: None, tls_server_name: None }
+        let ListenerConfig { listen, tls, max_connections } = ListenerConfig::at(Ipv4Addr::LOCALHOST, 8155);
+        Self {
+            listen,
+            tls,
+            advertise: None,
+            secret_file: None,
+            ca_file: None,
+            tls_server_name: None,
+            max_connections,
+        }
     }
 }
 
@@ -202,6 +227,16 @@ impl GatewayConfig {
         for (name, tls) in listeners {
             if let Some(Err(message)) = tls.as_ref().map(TlsFiles::source) {
                 found.push((format!("{name}.tls"), message.to_owned()));
+            }
+        }
+        for (name, most) in [
+            ("agents", self.agents.max_connections),
+            ("api", self.api.max_connections),
+            ("kubernetes", self.kubernetes.max_connections),
+            ("private", self.private.max_connections),
+        ] {
+            if most == 0 {
+                found.push((format!("{name}.max_connections"), "must be at least 1".to_owned()));
             }
         }
         if self.recheck.is_zero() || self.recheck > Duration::from_mins(1) {

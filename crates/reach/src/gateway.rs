@@ -9,7 +9,7 @@ mod agents;
 mod api;
 mod callers;
 mod kas;
-mod kube;
+pub(crate) mod kube;
 mod leaving;
 mod module;
 mod node;
@@ -119,17 +119,22 @@ impl Gateway {
         let turns = Turns::new(config.handshakes);
         register_handshakes(metrics, &turns);
         let agents = Listener::bind("agents", config.agents.listen, config.agents.tls.as_ref(), BOTH).await?;
-        let agents = agents.in_turn(turns);
+        let agents = agents.in_turn(turns).at_most(config.agents.max_connections);
+        let scheme = if agents.is_tls() { "grpcs" } else { "grpc" };
+        config.agents_url.get_or_insert_with(|| format!("{scheme}://{}", agents.address()));
         let api = Listener::bind("api", config.api.listen, config.api.tls.as_ref(), BOTH).await?;
+        let api = api.at_most(config.api.max_connections);
         let kube = &config.kubernetes;
         let kubernetes = if config.serve_kubernetes {
-            Some(Listener::bind("kubernetes", kube.listen, kube.tls.as_ref(), BOTH).await?)
+            let listener = Listener::bind("kubernetes", kube.listen, kube.tls.as_ref(), BOTH).await?;
+            Some(listener.at_most(kube.max_connections))
         } else {
             None
         };
         // Our own gateways dial as agents do, replicas of a kas with HTTP/2.
         let private =
             Listener::bind("private", config.private.listen, config.private.tls.as_ref(), BOTH).await?;
+        let private = private.at_most(config.private.max_connections);
 
         let mut ports = Vec::new();
         for port in &config.ports {
@@ -251,6 +256,12 @@ impl Gateway {
         let keeping = node.clone();
         supervisor.spawn(Stage::Upkeep, "keys of issuers", |stop| async move {
             keeping.keep_keys(stop).await;
+            Ok(())
+        });
+        let settling = node.clone();
+        supervisor.spawn(Stage::Upkeep, "connected agents", |stop| async move {
+            stop.cancelled().await;
+            settling.settle().await;
             Ok(())
         });
         if let Some(registry) = node.registry() {

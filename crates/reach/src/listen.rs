@@ -16,6 +16,7 @@ use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::problem::chain;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -49,6 +50,8 @@ pub struct Listener {
     /// Absent where handshakes need not wait for each other.
     turns: Option<Turns>,
     address: SocketAddr,
+    /// Places for connections.
+    places: Arc<Semaphore>,
 }
 
 /// What a listener proves itself with; may be replaced while it runs. Clones are the same.
@@ -122,7 +125,15 @@ impl Listener {
         let tcp = TcpListener::bind(listen).await.map_err(failed)?;
         let address = tcp.local_addr().map_err(failed)?;
         tracing::info!(listener = name, %address, tls = tls.is_some(), "Listening.");
-        Ok(Self { name, tcp, tls, turns: None, address })
+        let places = Arc::new(Semaphore::new(Semaphore::MAX_PERMITS));
+        Ok(Self { name, tcp, tls, turns: None, address, places })
+    }
+
+    /// The same with so many connections at once, at most.
+    #[must_use]
+    pub fn at_most(self, connections: usize) -> Self {
+        let places = Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS)));
+        Self { places, ..self }
     }
 
     /// The same, with its TLS handshakes in turn.
@@ -159,6 +170,7 @@ impl Listener {
             tokio::spawn(async move { stop.run_until_cancelled(certificates.follow()).await });
         }
         let mut stopped = std::pin::pin!(stop.cancelled());
+        let mut crowded = false;
         loop {
             let accepted = tokio::select! {
                 accepted = self.tcp.accept() => accepted,
@@ -172,9 +184,18 @@ impl Listener {
                     continue;
                 }
             };
+            // Closed before anything is computed for it: whoever fills the places must not cost more.
+            let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+                if !std::mem::replace(&mut crowded, true) {
+                    tracing::warn!(listener = self.name, %peer, "max_connections is reached: further ones are closed.");
+                }
+                continue;
+            };
+            crowded = false;
             let tls = self.tls.as_ref().map(|certificates| certificates.current.load_full());
             let (serve, name, turns) = (Arc::clone(&serve), self.name, self.turns.clone());
             tasks.spawn(async move {
+                let _place = place;
                 match secure(stream, tls, turns).await {
                     Ok((stream, certificate)) => serve(stream, Origin { address: peer, certificate }).await,
                     Err(error) => {

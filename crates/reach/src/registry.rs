@@ -58,6 +58,9 @@ pub struct GatewayRecord {
     pub name: String,
     /// Where its private listener is reached.
     pub url: String,
+    /// Where agents reach it, if it knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agents: Option<String>,
     /// Since when it runs.
     pub started: Timestamp,
 }
@@ -163,7 +166,7 @@ impl Registry {
         rhythm: Rhythm,
         now: Timestamp,
     ) -> Result<Self, tarbet_store::Invalid> {
-        let record = GatewayRecord { name: name.to_owned(), url: url.to_owned(), started: now };
+        let record = GatewayRecord { name: name.to_owned(), url: url.to_owned(), agents: None, started: now };
         let own = (Uuid::new_v4().simple().to_string(), record);
         Ok(Self(Arc::new(Inner {
             store: store.clone(),
@@ -177,6 +180,16 @@ impl Registry {
             behind: AtomicBool::new(false),
             left: tokio::sync::RwLock::new(false),
         })))
+    }
+
+    /// The same, and others are told where agents reach this gateway.
+    #[must_use]
+    pub fn dialled_at(mut self, agents: Option<String>) -> Self {
+        // Right after it was made nobody shares it yet.
+        if let Some(inner) = Arc::get_mut(&mut self.0) {
+            inner.own.1.agents = agents;
+        }
+        self
     }
 
     /// Makes a link known, together with this gateway. If the store is away, the next heartbeat that
@@ -257,6 +270,32 @@ impl Registry {
             Some(Listed { site, link, gateway, record: record.value })
         });
         Ok(known.collect())
+    }
+
+    /// The links of one site at living gateways, this one's among them.
+    pub async fn of_site(&self, site: &SiteName) -> Result<Vec<Listed>, Error> {
+        let mut names: HashMap<String, Option<String>> = HashMap::new();
+        let mut listed = Vec::new();
+        for ((site, link), record) in self.0.links.list_under(&site.to_string()).await?.records {
+            let record = record.value;
+            if !names.contains_key(&record.gateway) {
+                let found = self.0.gateways.get(&record.gateway).await?;
+                names.insert(record.gateway.clone(), found.map(|found| found.value.name));
+            }
+            let name = names.get(&record.gateway).cloned().flatten();
+            listed.extend(name.map(|gateway| Listed { site, link, gateway, record }));
+        }
+        Ok(listed)
+    }
+
+    /// What this process calls itself in the table of gateways.
+    pub fn own_id(&self) -> &str {
+        &self.0.own.0
+    }
+
+    /// Whether a process of this id is alive, as far as the registry knows.
+    pub async fn is_alive(&self, id: &str) -> Result<bool, Error> {
+        Ok(id == self.0.own.0 || self.0.gateways.get(&id.to_owned()).await?.is_some())
     }
 
     /// The other living gateways.

@@ -100,6 +100,9 @@ pub struct AtKas {
     /// Methods of gRPC services among `offers`, by the full name of the service: a kas sends an agent only
     /// calls of methods that it announced. Links to our own gateways need no such list.
     pub methods: BTreeMap<String, Vec<String>>,
+    /// Connections to keep, each to another address of the name in turn. Absent: two where a `grpc://` or
+    /// `grpcs://` name has several addresses, else one.
+    pub connections: Option<usize>,
 }
 
 /// What the environment says that is no setting of ours.

@@ -173,7 +173,9 @@ impl Door {
     fn judge(&self, wanted: &Wanted, caller: Option<&str>) -> Result<(), Denial> {
         let policy = self.dispatcher.policy();
         if !policy.accept_plain && matches!(self.origin, Origin::Link) {
-            return Err(refusal("it takes only what is sealed from the client to the agent"));
+            return Err(refusal(
+                "it takes only what is sealed from the client to the agent: `tarbet kube proxy`, `tarbet forward`",
+            ));
         }
         match policy.judge(wanted, caller) {
             Verdict::Permit => Ok(()),

@@ -21,7 +21,9 @@ use tokio_util::task::TaskTracker;
 
 use super::grpc_module::GrpcModule;
 use super::{AgentConfig, Door};
-use crate::kas::agent::{KasAgent, KasAgentConfig, KasAgentStatus, Services, connector, kas_address};
+use crate::kas::agent::{
+    KasAgent, KasAgentConfig, KasAgentStatus, Services, connector, kas_address, usual_connections,
+};
 use crate::kas::kubernetes::KubernetesApi;
 use crate::kas::proto::entity::{AgentMeta, KubernetesVersion};
 
@@ -106,6 +108,10 @@ pub(super) async fn join(config: &AgentConfig, join: Join) -> Result<Joined, Pro
         // Of a WebSocket they go along with the upgrade.
         kas.metadata = headers.clone();
     }
+    kas.connections = match config.kas.connections {
+        Some(connections) => connections.max(1),
+        None => usual_connections(&address).await,
+    };
     let mut tls = ClientTls::new();
     if let Some(file) = &config.ca_file {
         tls = tls.add_ca(CaSource::File(file.clone()));

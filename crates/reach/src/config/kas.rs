@@ -24,7 +24,7 @@ pub struct KasSection {
     pub gitlab: Option<GitlabSection>,
     /// A file with the secret, in base64, of those who call the gRPC services of the API listener.
     pub api_secret_file: Option<PathBuf>,
-    /// What is cut off the paths of Kubernetes clients.
+    /// What is cut off the paths of Kubernetes clients; it begins with a slash.
     pub url_path_prefix: String,
     /// Calls that the bearers of one agent token may make in a minute at one gateway. Each proxied request is
     /// one, so this bounds the requests to a site: a million are some 16,000 a second. (kas allows 40,000.)
@@ -47,10 +47,47 @@ pub struct BesideSection {
     /// What their keys begin with.
     #[serde(default = "usual_prefix")]
     pub key_prefix: String,
+    /// How long what this gateway writes there counts without being written again.
+    #[serde(default = "entry_ttl", with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub entry_ttl: Duration,
+    /// How often it is written again.
+    #[serde(default = "entry_refresh", with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub entry_refresh: Duration,
+    /// How often what others left behind is looked for.
+    #[serde(default = "entry_tidy", with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub entry_tidy: Duration,
+}
+
+impl BesideSection {
+    /// Replicas that meet in this Redis, with the usual names and times.
+    pub fn at(redis: RedisConfig) -> Self {
+        Self {
+            redis,
+            key_prefix: usual_prefix(),
+            entry_ttl: entry_ttl(),
+            entry_refresh: entry_refresh(),
+            entry_tidy: entry_tidy(),
+        }
+    }
 }
 
 fn usual_prefix() -> String {
     DEFAULT_KEY_PREFIX.to_owned()
+}
+
+fn entry_ttl() -> Duration {
+    Duration::from_mins(5)
+}
+
+fn entry_refresh() -> Duration {
+    Duration::from_mins(4)
+}
+
+fn entry_tidy() -> Duration {
+    Duration::from_mins(10)
 }
 
 impl Default for KasSection {
@@ -100,12 +137,17 @@ fn short() -> Duration {
 }
 
 impl KasSection {
+    /// What is cut off paths, with its last slash, which may be left out.
+    pub fn path_prefix(&self) -> String {
+        with_last_slash(&self.url_path_prefix)
+    }
+
     /// What the types alone cannot refuse: dotted setting and message.
     pub fn mistakes(&self) -> Vec<(String, String)> {
         let mut found = Vec::new();
         let mut wrong = |setting: &str, message: &str| found.push((setting.to_owned(), message.to_owned()));
-        if !(self.url_path_prefix.starts_with('/') && self.url_path_prefix.ends_with('/')) {
-            wrong("url_path_prefix", "must begin and end with a slash");
+        if !self.path_prefix().starts_with('/') {
+            wrong("url_path_prefix", "must begin with a slash");
         }
         if self.calls_per_minute == 0 {
             wrong("calls_per_minute", "must be at least 1");
@@ -119,6 +161,15 @@ impl KasSection {
             .is_some_and(|beside| beside.redis.url.is_some() == beside.redis.sentinel.is_some())
         {
             wrong("beside.redis", "needs either url or sentinel");
+        }
+        if let Some(beside) = &self.beside {
+            // The store's own times are whole seconds.
+            if beside.entry_ttl < Duration::from_secs(1) || beside.entry_refresh.is_zero() {
+                wrong("beside.entry_refresh", "must be more than nothing, and entry_ttl at least 1 s");
+            }
+            if beside.entry_refresh >= beside.entry_ttl {
+                wrong("beside.entry_refresh", "must be shorter than entry_ttl");
+            }
         }
         if let Some(gitlab) = &self.gitlab {
             let is_web =
@@ -138,4 +189,9 @@ impl KasSection {
         }
         found
     }
+}
+
+/// A path as the original completes it.
+pub(crate) fn with_last_slash(path: &str) -> String {
+    if path.ends_with('/') { path.to_owned() } else { format!("{path}/") }
 }

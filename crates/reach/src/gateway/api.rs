@@ -1,5 +1,6 @@
 //! The API listener: JSON over HTTP for people's commands, and connections of our own clients.
 
+pub(super) mod doors;
 mod links;
 mod record;
 mod requests;
@@ -140,6 +141,9 @@ pub struct NewSite {
     pub id: i64,
     /// The token for its agent.
     pub token: NewToken,
+    /// Where its agent reaches the gateways.
+    #[serde(default)]
+    pub gateways: Vec<String>,
 }
 
 /// A token as it is listed.
@@ -281,13 +285,16 @@ async fn links(hub: &Hub) -> Result<BTreeMap<String, Vec<LinkView>>, Failure> {
 async fn add_site(
     State(hub): State<Arc<Hub>>,
     caller: Caller,
+    asked: doors::AskedAt,
     body: Input<AddSite>,
 ) -> Result<Response, Failure> {
     caller.administrator()?;
     let (site, token) = hub.known.directory().add_site(&body.0.name, Timestamp::now()).await?;
     tracing::info!(site = %site.name, by = %caller.0.name, "A site was added.");
     let token = NewToken { id: token.hash().id(), token: token.text().expose().to_owned() };
-    Ok((StatusCode::CREATED, Json(NewSite { name: site.name, id: site.id, token })).into_response())
+    let gateways = doors::all(&hub, &asked).await;
+    let site = NewSite { name: site.name, id: site.id, token, gateways };
+    Ok((StatusCode::CREATED, Json(site)).into_response())
 }
 
 async fn remove_site(

@@ -4,6 +4,7 @@
 //! gateway with the first tunnel and leaves with the last, so that routing, waiting, the registry and
 //! other gateways treat it like a native link. [`host`] says who an agent is, [`callers`] who calls.
 
+mod attendance;
 mod beside;
 pub(super) mod callers;
 mod calls;
@@ -47,6 +48,7 @@ use crate::known::Known;
 use crate::local::{Held, LinkId};
 use crate::names::SiteName;
 
+pub(super) use attendance::settle;
 pub(super) use beside::Beside;
 pub(super) use calls::to_agent;
 pub(super) use services::routes;
@@ -98,6 +100,7 @@ impl Kas {
         store: &Store,
         beside: Option<Beside>,
         counted: Counted,
+        process: Option<String>,
     ) -> Result<(Self, Arrivals), Problem> {
         let section = &config.kas;
         let (send, arrivals) = mpsc::unbounded_channel();
@@ -108,7 +111,7 @@ impl Kas {
         });
         let gitlab = section.gitlab.as_ref().map(client).transpose()?.map(Arc::new);
         let shared = beside.as_ref().map(Beside::book);
-        let tracker = Tracker::new(store, shared).map_err(super::internal)?;
+        let tracker = Tracker::new(store, shared, process).map_err(super::internal)?;
         let host = Host::new(section, known.clone(), gitlab.clone(), tracker.clone(), counted);
         let server_config = ServerConfig {
             prefix: section.prefix,
@@ -118,7 +121,7 @@ impl Kas {
         };
         let kas = Self {
             prefix: section.prefix,
-            url_path_prefix: section.url_path_prefix.clone(),
+            url_path_prefix: section.path_prefix(),
             server: KasServer::new(server_config, pool.clone(), Arc::new(host)),
             pool,
             tracker,
@@ -150,6 +153,11 @@ fn gitlab_site(agent: i64) -> Option<SiteName> {
     format!("gitlab-{agent}").parse().ok()
 }
 
+/// How all tunnels of an agent together are called among the links.
+fn described(agent: i64) -> String {
+    format!("agentk {agent}")
+}
+
 /// Agents that come and go.
 pub(super) struct Arrivals(UnboundedReceiver<PoolEvent>);
 
@@ -163,6 +171,7 @@ struct Present {
 impl Arrivals {
     /// Makes agents links of this gateway while it lives.
     pub(super) fn follow(self, hub: &Arc<Hub>) {
+        let attendance = attendance::keep(hub);
         let (Self(mut arrivals), hub) = (self, Arc::downgrade(hub));
         tokio::spawn(async move {
             let mut present = HashMap::new();
@@ -174,11 +183,13 @@ impl Arrivals {
                             present.insert(agent.id, arrived);
                             hub.kas.beside.iter().for_each(|beside| beside.holds(agent.id));
                         }
+                        attendance.came(agent.id);
                     }
                     PoolEvent::Gone(agent) => {
                         if let Some(arrived) = present.remove(&agent.id) {
-                            leave(&hub, arrived);
-                            hub.kas.beside.iter().for_each(|beside| beside.lost(agent.id));
+                            let withdrawn = leave(&hub, arrived);
+                            let told = hub.kas.beside.as_ref().map(|beside| beside.lost(agent.id));
+                            attendance.went(agent, withdrawn, told);
                         }
                     }
                 }
@@ -195,7 +206,7 @@ fn arrive(hub: &Arc<Hub>, agent: &Agent) -> Option<Present> {
         id: LinkId::fresh(),
         site,
         services: vec![super::kube::SERVICE.to_owned()],
-        agent: format!("agentk {}", agent.id),
+        agent: described(agent.id),
         key: None,
         token_id: None,
         since: Timestamp::now(),
@@ -213,18 +224,18 @@ fn arrive(hub: &Arc<Hub>, agent: &Agent) -> Option<Present> {
     Some(Present { held, gone, announced })
 }
 
-fn leave(hub: &Arc<Hub>, present: Present) {
+/// Takes the way back; what this gives is done when the registry has heard of it.
+fn leave(hub: &Arc<Hub>, present: Present) -> Option<JoinHandle<()>> {
     let Present { held, gone, announced } = present;
     hub.local.remove(held.id);
     gone.cancel();
     tracing::info!(site = %held.site, link = %held.id, "An agent of the kas protocol left.");
-    if let Some(registry) = hub.registry.clone() {
-        tokio::spawn(async move {
-            // What is still being written must not come after.
-            let _ = announced.await;
-            registry.withdraw(&held).await;
-        });
-    }
+    let registry = hub.registry.clone()?;
+    Some(tokio::spawn(async move {
+        // What is still being written must not come after.
+        let _ = announced.await;
+        registry.withdraw(&held).await;
+    }))
 }
 
 fn secret(file: &std::path::Path, whose: &str) -> Result<SecretBytes, Problem> {

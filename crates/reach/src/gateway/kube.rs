@@ -1,7 +1,7 @@
 //! The listener for Kubernetes clients: `https://gateway/sites/NAME/…` is the API server of that
 //! site, for kubectl and everything like it.
 
-mod refusal;
+pub(crate) mod refusal;
 
 use std::convert::Infallible;
 use std::sync::Arc;

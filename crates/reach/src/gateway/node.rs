@@ -20,10 +20,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use super::api::doors;
 use super::kas::{Beside, Counted, Kas};
 use super::module::Module;
 use super::ports::Port;
-use super::{age, agents, api, internal, kube, ports, private};
+use super::{age, agents, api, internal, kas, kube, ports, private};
 use crate::audit::AuditLog;
 use crate::config::GatewayConfig;
 use crate::directory::Directory;
@@ -105,7 +106,10 @@ impl Node {
         })?;
         let local = LocalLinks::default();
         let register = |sharing: Sharing| {
+            // Without a host it is of no use to others.
+            let agents = config.agents_url.clone().filter(|url| !doors::is_everywhere(url));
             Registry::new(store, &name, &sharing.url, local.clone(), sharing.rhythm, Timestamp::now())
+                .map(|registry| registry.dialled_at(agents))
         };
         let registry = sharing.map(register).transpose().map_err(internal)?;
         let leaving = CancellationToken::new();
@@ -120,7 +124,8 @@ impl Node {
             Router::new(local.clone(), registry.clone(), peers.clone(), leaving.clone()).beside(others);
         let metrics = GatewayMetrics::register(metrics, &local, &quotas);
         let counted = Counted { local: local.clone(), quotas: quotas.clone(), metrics: metrics.clone() };
-        let (kas, agents) = Kas::new(&config, &known, store, beside, counted)?;
+        let process = registry.as_ref().map(|registry| registry.own_id().to_owned());
+        let (kas, agents) = Kas::new(&config, &known, store, beside, counted, process)?;
         let hub = Arc::new(Hub {
             known,
             kas,
@@ -259,6 +264,12 @@ impl Node {
         local.all().iter().for_each(|held| held.way.dismiss(refusal()));
         links.close();
         links.wait().await;
+    }
+
+    /// The last words of a gateway that has left: agents of the kas protocol that are at no other one are no
+    /// longer listed as connected.
+    pub async fn settle(&self) {
+        kas::settle(&self.0).await;
     }
 }
 

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::channel::Channel;
-pub use self::dial::{SUBPROTOCOL, connector, kas_address};
+pub use self::dial::{SUBPROTOCOL, connector, kas_address, usual_connections};
 pub use self::service::{Replies, Requests, Service, ServiceCall, Services};
 use self::sizes::Counts;
 pub use self::sizes::Sizes;

@@ -23,6 +23,7 @@ pub use self::own_url::{OwnUrl, OwnUrlError, OwnUrlSettings, own_url};
 pub use self::redis::{RedisConfig, RedisSentinel, RedisServer, RedisTls};
 pub use self::span::Span;
 use super::prefix::Prefix;
+use crate::config::with_last_slash;
 
 /// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -118,7 +119,7 @@ impl Default for AgentConfig {
 pub struct KubernetesApiConfig {
     /// Where Kubernetes clients come in.
     pub listen: KubernetesListen,
-    /// What is cut off paths.
+    /// What is cut off paths. The original completes its last slash.
     pub url_path_prefix: String,
     /// How long an allowed caller may be believed.
     pub allowed_agent_cache_ttl: Span,
@@ -250,9 +251,9 @@ impl KasConfig {
             }
         }
         if let Some(api) = &self.agent.kubernetes_api
-            && !(api.url_path_prefix.starts_with('/') && api.url_path_prefix.ends_with('/'))
+            && !with_last_slash(&api.url_path_prefix).starts_with('/')
         {
-            return contradiction("`agent.kubernetes_api.url_path_prefix` must begin and end with a slash");
+            return contradiction("`agent.kubernetes_api.url_path_prefix` must begin with a slash");
         }
         Ok(())
     }
@@ -342,9 +343,6 @@ impl KasConfig {
             ("redis.write_timeout", redis.is_some_and(|redis| redis.write_timeout.is_some())),
             ("observability.tracing", observability.tracing.is_some()),
             ("observability.listen.certificate_file", observability.listen.certificate_file.is_some()),
-            ("agent.redis_conn_info_ttl", agent.redis_conn_info_ttl != Span::seconds(300)),
-            ("agent.redis_conn_info_refresh", agent.redis_conn_info_refresh != Span::seconds(240)),
-            ("agent.redis_conn_info_gc", agent.redis_conn_info_gc != Span::seconds(600)),
             (
                 "api.listen.max_connection_age",
                 self.api.as_ref().is_some_and(|api| api.listen.max_connection_age.is_some()),

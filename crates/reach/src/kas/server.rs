@@ -22,6 +22,7 @@ use tarbet_identity::Secret;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tonic::Status;
 
 use self::link::{Ending, Link};
@@ -128,12 +129,20 @@ pub(crate) struct Shared {
     pub(crate) config: ServerConfig,
     pub(crate) pool: TunnelPool,
     pub(crate) host: Arc<dyn AgentHost>,
+    /// Those who keep agents registered while these hold a stream.
+    pub(crate) notes: TaskTracker,
 }
 
 impl KasServer {
     /// A server for this pool.
     pub fn new(config: ServerConfig, pool: TunnelPool, host: Arc<dyn AgentHost>) -> Self {
-        Self { shared: Arc::new(Shared { config, pool, host }) }
+        Self { shared: Arc::new(Shared { config, pool, host, notes: TaskTracker::new() }) }
+    }
+
+    /// Waits until the registrations of ended streams are taken back; for when all connections have ended.
+    pub async fn settled(&self) {
+        self.shared.notes.close();
+        self.shared.notes.wait().await;
     }
 
     /// Serves one connection until it ends. When `stop` is cancelled the agent is asked to move: idle

@@ -218,3 +218,33 @@ async fn a_gateway_that_is_told_to_stop_goes_on_accepting_for_a_while() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_listener_has_so_many_places_and_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path(), None);
+    config.api.max_connections = 1;
+    let running = start(config).await;
+    let ask = async |client: &reqwest::Client| {
+        let url = format!("https://localhost:{}/v1/whoami", running.addresses.api.port());
+        client.get(url).send().await.map(|answer| answer.status().as_u16())
+    };
+    // The one who is in keeps the connection, unless this machine stalls for so long that it is ended.
+    let mut crowded = None;
+    for _ in 0..100 {
+        let (first, second) = (client(folder.path(), None), client(folder.path(), None));
+        if ask(&first).await.is_ok() && ask(&second).await.is_err() {
+            crowded = Some((first, second));
+            break;
+        }
+    }
+    let (first, second) = crowded.expect("the second is never sent away");
+    drop(first);
+    let again = async {
+        while ask(&second).await.ok() != Some(401) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(1), again).await.expect("a place that is free is given away");
+    running.supervisor.stop();
+}

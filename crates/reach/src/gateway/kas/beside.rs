@@ -20,7 +20,7 @@ use tarbet_store::Hashes;
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::problem::chain;
 use tarbet_telemetry::{Coded, Problem};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
@@ -78,7 +78,7 @@ impl Beside {
         let secret = secret.ok_or_else(|| missing("gateway.private.secret_file"))?;
         let own = config.private.advertise.clone().ok_or_else(|| missing("gateway.private.advertise"))?;
         let hashes = Hashes::at(&section.redis).map_err(|error| error.problem())?;
-        let book = Arc::new(Book::new(hashes, &section.key_prefix, config.kas.prefix, own));
+        let book = Arc::new(Book::new(hashes, section, config.kas.prefix, own));
         let private = &config.private;
         let trust = Trust::for_http2(private.ca_file.as_deref(), private.tls_server_name.as_deref())?;
         let (words, said) = mpsc::unbounded_channel();
@@ -109,9 +109,11 @@ impl Beside {
         let _ = self.0.words.send(Word::Holds(agent));
     }
 
-    /// It has none any more.
-    pub(super) fn lost(&self, agent: i64) {
-        let _ = self.0.words.send(Word::Lost(agent));
+    /// It has none any more. What this gives is done when the others can know.
+    pub(super) fn lost(&self, agent: i64) -> oneshot::Receiver<()> {
+        let (told, done) = oneshot::channel();
+        let _ = self.0.words.send(Word::Lost(agent, told));
+        done
     }
 
     /// Waits until nobody is sent here any more; the gateway is leaving.

@@ -26,7 +26,7 @@ enum Form {
 
 /// How a refusal of this listener is put.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Manner {
+pub(crate) struct Manner {
     form: Form,
     /// Whether clients of GitLab read it.
     of_gitlab: bool,
@@ -34,12 +34,12 @@ pub(super) struct Manner {
 
 impl Manner {
     /// As a request with these headers wants it.
-    pub(super) fn of(headers: &HeaderMap, of_gitlab: bool) -> Self {
+    pub(crate) fn of(headers: &HeaderMap, of_gitlab: bool) -> Self {
         Self { form: Form::wanted(headers), of_gitlab }
     }
 
     /// The refusal.
-    pub(super) fn put(self, problem: &Problem) -> Response<Body> {
+    pub(crate) fn put(self, problem: &Problem) -> Response<Body> {
         let status = kube_status(problem);
         let begin = if self.of_gitlab { OF_GITLAB } else { "" };
         let Problem { message, code, hop, remedy, .. } = problem;

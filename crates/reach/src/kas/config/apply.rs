@@ -8,7 +8,7 @@ use tarbet_identity::SecretFile;
 use tarbet_store::{RedisConfig, SentinelConfig, StoreConfig, TlsConfig};
 
 use super::{AgentListen, KasConfig, KasConfigError, Network};
-use crate::config::{BesideSection, GatewayConfig, GitlabSection, ListenerConfig, TlsFiles};
+use crate::config::{BesideSection, GatewayConfig, GitlabSection, ListenerConfig, TlsFiles, with_last_slash};
 use crate::kas::redis::DEFAULT_KEY_PREFIX;
 
 /// A yes of GitLab is used no longer than this, whatever the file says.
@@ -23,6 +23,7 @@ impl KasConfig {
         gateway.agents = ListenerConfig {
             listen: address("agent.listen", listen.network, &listen.address)?,
             tls: tls(listen.certificate_file.as_ref(), listen.key_file.as_ref()),
+            ..gateway.agents
         };
         gateway.kas.prefix = self.prefix();
         gateway.kas.beside = self.beside()?;
@@ -39,8 +40,9 @@ impl KasConfig {
             gateway.kubernetes = ListenerConfig {
                 listen: address("agent.kubernetes_api.listen", listen.network, &listen.address)?,
                 tls: tls(listen.certificate_file.as_ref(), listen.key_file.as_ref()),
+                ..gateway.kubernetes
             };
-            gateway.kas.url_path_prefix.clone_from(&api.url_path_prefix);
+            gateway.kas.url_path_prefix = with_last_slash(&api.url_path_prefix);
         }
         if let Some(api) = &self.api {
             let listen = &api.listen;
@@ -48,6 +50,7 @@ impl KasConfig {
             gateway.api = ListenerConfig {
                 listen: address("api.listen", listen.network, at)?,
                 tls: tls(listen.certificate_file.as_ref(), listen.key_file.as_ref()),
+                ..gateway.api
             };
             gateway.kas.api_secret_file = Some(listen.authentication_secret_file.clone());
         }
@@ -150,7 +153,13 @@ impl KasConfig {
         let key_prefix = self.redis.as_ref().and_then(|redis| redis.key_prefix.clone());
         let key_prefix = key_prefix.unwrap_or_else(|| DEFAULT_KEY_PREFIX.to_owned());
         Ok(match self.store()? {
-            Some(StoreConfig::Redis(redis)) => Some(BesideSection { redis: *redis, key_prefix }),
+            Some(StoreConfig::Redis(redis)) => Some(BesideSection {
+                redis: *redis,
+                key_prefix,
+                entry_ttl: self.agent.redis_conn_info_ttl.get(),
+                entry_refresh: self.agent.redis_conn_info_refresh.get(),
+                entry_tidy: self.agent.redis_conn_info_gc.get(),
+            }),
             _ => None,
         })
     }

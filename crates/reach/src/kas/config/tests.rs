@@ -155,6 +155,15 @@ fn a_file_becomes_a_gateway_and_a_store() {
     assert_eq!((redis.prefix.as_str(), redis.database), ("mine:tarbet", 2));
     assert_eq!(redis.sentinel.unwrap().addresses.len(), 2);
 
+    // The last slash may be left out, and so may the whole of it.
+    for (text, meant) in [("/k8s-proxy", "/k8s-proxy/"), ("''", "/"), ("/", "/"), ("/a/b/", "/a/b/")] {
+        let text = format!("agent: {{kubernetes_api: {{url_path_prefix: {text}}}}}");
+        let mut gateway = GatewayConfig::default();
+        KasConfig::parse(&text).unwrap().apply(&mut gateway).unwrap();
+        assert_eq!(gateway.kas.url_path_prefix, meant, "{text}");
+        assert!(gateway.mistakes().is_empty(), "{:?}", gateway.mistakes());
+    }
+
     let alone = KasConfig::parse("agent: {listen: {address: ':8150', network: tcp6}}").unwrap();
     alone.apply(&mut GatewayConfig::default()).unwrap();
     let mut gateway = GatewayConfig::default();
@@ -164,6 +173,13 @@ fn a_file_becomes_a_gateway_and_a_store() {
     let unset = KasConfig::parse("agent: {listen: {connections_per_token_per_minute: 0}}").unwrap();
     unset.apply(&mut gateway).unwrap();
     assert_eq!(gateway.kas.calls_per_minute, 1_000_000);
+    let quick = "agent: {redis_conn_info_ttl: 50s, redis_conn_info_refresh: 40s, redis_conn_info_gc: 100s}
+redis: {server: {address: 'r:6379'}}";
+    let quick = KasConfig::parse(quick).unwrap();
+    assert_eq!(quick.warnings().iter().filter(|warning| warning.contains("redis")).count(), 0);
+    let times = quick.beside().unwrap().unwrap();
+    let times = [times.entry_ttl, times.entry_refresh, times.entry_tidy];
+    assert_eq!(times.map(|time| time.as_secs()), [50, 40, 100]);
     let relative = "redis: {server: {address: 'r:6379'}, password_file: redis.password}";
     assert!(KasConfig::parse(relative).unwrap().store().unwrap().is_some());
     let server = KasConfig::parse("redis: {server: {address: 'r:6379'}}").unwrap();
@@ -212,7 +228,7 @@ fn what_the_original_refuses_is_refused() {
         "redis: { server: { address: a }, sentinel: { master_name: m, addresses: [] } }",
         "agent: { redis_conn_info_ttl: 10s, redis_conn_info_refresh: 10s }",
         "agent: { listen: { certificate_file: /a } }",
-        "agent: { kubernetes_api: { url_path_prefix: /x } }",
+        "agent: { kubernetes_api: { url_path_prefix: x/ } }",
         "api: { listen: {} }",
         "gitlab: { address: x, authentication_secret_file: y }\nplural_url: z",
         "agent: { listen: { network: udp } }",

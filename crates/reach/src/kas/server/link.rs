@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use prost::Message;
+use rand::Rng;
 use tarbet_identity::Secret;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -21,11 +22,16 @@ use crate::kas::order::{CONNECT_REQUEST, Track};
 use crate::kas::outbox::{Outbox, OutboxBody, outbox};
 use crate::kas::pool::{Agent, Lane};
 use crate::kas::prefix::Rpc;
+use crate::kas::proto::entity::AgentMeta;
 use crate::kas::proto::{agent_configuration, agent_registrar};
 use crate::kas::{locked, meta, status};
 
 /// How long an agent may take to say what it called for.
 const FIRST_MESSAGE: Duration = Duration::from_secs(20);
+
+/// How often an agent that is registered by its stream is noted again, and how soon after it could not be.
+const NOTE_AGAIN: Duration = Duration::from_mins(4);
+const NOTE_SOON: Duration = Duration::from_secs(10);
 
 /// How soon it is asked again whose a tunnel is when nobody could say, as the original does.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -151,7 +157,7 @@ impl Link {
         let (agent, mut inbox) = self.admit(request).await?;
         let asked: agent_configuration::ConfigurationRequest = single(&mut inbox).await?;
         let configuration = self.shared.host.configuration(&agent).await?;
-        let (outbox, body) = outbox();
+        let (outbox, mut body) = outbox();
         // One that has a configuration keeps it: it may be that of the original, with modules that are
         // unknown here.
         if let Some(answer) = configuration.filter(|_| asked.commit_id.is_empty()) {
@@ -163,8 +169,33 @@ impl Link {
             let mut held = locked(&self.held);
             held.retain(|stream| !stream.is_gone());
             held.push(outbox);
+            drop(held);
+            // Agents that do not register by a call of its own are there for as long as they hold this stream.
+            if !asked.skip_register {
+                body = self.note(agent, asked.agent_meta.unwrap_or_default(), body);
+            }
         }
         Ok(body)
+    }
+
+    /// Registers an agent under a number that is made up for this one stream, until the stream is over.
+    fn note(&self, agent: Arc<Agent>, meta: AgentMeta, body: OutboxBody) -> OutboxBody {
+        let number = rand::rng().random_range(1..i64::MAX);
+        let over = CancellationToken::new();
+        let body = body.holding(over.clone().drop_guard());
+        let host = Arc::clone(&self.shared.host);
+        self.shared.notes.spawn(async move {
+            loop {
+                let noted = host.registered(&agent, number, meta.clone()).await;
+                let pause = if noted.is_ok() { NOTE_AGAIN } else { NOTE_SOON };
+                if tokio::time::timeout(pause, over.cancelled()).await.is_ok() {
+                    break;
+                }
+            }
+            // The host said what went wrong; what stays ends by itself.
+            let _ = host.unregistered(&agent, number).await;
+        });
+        body
     }
 
     /// Finds out who calls, and opens what it sends.

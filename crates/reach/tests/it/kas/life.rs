@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tonic::Code;
 
+use super::raw::Peer;
 use super::*;
 
 fn make_request() -> MethodPath {
@@ -37,6 +38,45 @@ async fn an_agent_is_reported_registers_is_configured_and_leaves() {
     assert!(gateway.desk.heard("7 unregistered 77"));
     assert_eq!(gateway.event().await, PoolEvent::Gone(known));
     assert!(!gateway.pool.holds(7) && gateway.pool.agents().is_empty());
+}
+
+/// Agents that are older than the call for it register by asking for their configuration.
+#[tokio::test]
+async fn an_agent_is_registered_while_it_holds_the_stream_of_its_configuration() {
+    let gateway = Gateway::start(Over::Tcp, Prefix::Gitlab, Desk::with(&[("t", 7)])).await;
+    let ask = async |skip_register: bool, version: &str| {
+        let mut peer = Peer::call(&gateway, Rpc::GetConfiguration, "t", false).await;
+        let meta = entity::AgentMeta { version: version.into(), ..Default::default() };
+        let (agent_meta, commit_id) = (Some(meta), String::new());
+        let request = agent_configuration::ConfigurationRequest { commit_id, agent_meta, skip_register };
+        let mut buffer = bytes::BytesMut::new();
+        tarbet_reach::kas::frame::put(&mut buffer, &request);
+        peer.bytes(&buffer);
+        peer.next().await.unwrap();
+        peer
+    };
+    let words = || gateway.desk.said.lock().unwrap().clone();
+    // Newer ones say that they register otherwise.
+    let _newer = ask(true, "v16.4.0").await;
+    let (one, two) = (ask(false, "v15.8.0").await, ask(false, "v15.8.0").await);
+    until("two streams to be registered", || words().len() == 2).await;
+    let numbers: Vec<String> = words()
+        .iter()
+        .map(|word| {
+            let number = word.strip_prefix("7 registered ").unwrap().strip_suffix(" v15.8.0").unwrap();
+            assert!(number.parse::<i64>().unwrap() > 0);
+            number.to_owned()
+        })
+        .collect();
+    assert_ne!(numbers[0], numbers[1]);
+    drop((one, two));
+    for number in &numbers {
+        until("its registration to be taken back", || {
+            gateway.desk.heard(&format!("7 unregistered {number}"))
+        })
+        .await;
+    }
+    assert_eq!(words().len(), 4);
 }
 
 #[tokio::test]

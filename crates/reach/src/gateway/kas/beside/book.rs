@@ -8,20 +8,16 @@ use jiff::Timestamp;
 use tarbet_store::{Error, HashField, Hashes};
 use tarbet_telemetry::problem::chain;
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::config::BesideSection;
 use crate::kas::locked;
 use crate::kas::prefix::Prefix;
 use crate::kas::proto::agent_tracker::ConnectedAgentInfo;
 use crate::kas::redis::{Connection, Layout, expiring, sort};
 
-/// How long an entry counts, as the original has it.
-const LIVES: Duration = Duration::from_mins(5);
-/// How often it is written again.
-const REFRESH: Duration = Duration::from_mins(4);
-/// How often what others left behind is looked for, at the least; a refresh later in fact.
-const TIDY: Duration = Duration::from_mins(8);
 /// How soon what could not be written is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
 /// How long the last writing may take when the gateway leaves.
@@ -35,8 +31,8 @@ const MOST: usize = 10_000;
 pub(super) enum Word {
     /// The first tunnel came.
     Holds(i64),
-    /// The last one went.
-    Lost(i64),
+    /// The last one went. Somebody is told when the others are.
+    Lost(i64, oneshot::Sender<()>),
 }
 
 /// The keys that all replicas read and write.
@@ -46,7 +42,17 @@ pub(in crate::gateway::kas) struct Book {
     prefix: Prefix,
     /// Where the others find this gateway.
     own: String,
+    times: Times,
     lists: Mutex<HashMap<i64, Arc<tokio::sync::Mutex<List>>>>,
+}
+
+struct Times {
+    /// How long an entry counts.
+    lives: Duration,
+    /// How often it is written again.
+    refresh: Duration,
+    /// How often what others left behind is looked for; at a refresh, in fact.
+    tidy: Duration,
 }
 
 #[derive(Default)]
@@ -56,12 +62,20 @@ struct List {
 }
 
 impl Book {
-    pub(super) fn new(hashes: Hashes, key_prefix: &str, prefix: Prefix, own: String) -> Self {
-        Self { hashes, layout: Layout::new(key_prefix), prefix, own, lists: Mutex::default() }
+    pub(super) fn new(hashes: Hashes, section: &BesideSection, prefix: Prefix, own: String) -> Self {
+        let times =
+            Times { lives: section.entry_ttl, refresh: section.entry_refresh, tidy: section.entry_tidy };
+        let layout = Layout::new(&section.key_prefix);
+        Self { hashes, layout, prefix, own, times, lists: Mutex::default() }
+    }
+
+    /// When what is written now ends, in Unix seconds.
+    fn expires(&self) -> i64 {
+        Timestamp::now().as_second().saturating_add_unsigned(self.times.lives.as_secs())
     }
 
     /// The others that hold an agent. While Redis does not answer, what it said last.
-    pub(super) async fn holders(&self, agent: i64) -> Vec<String> {
+    pub(in crate::gateway::kas) async fn holders(&self, agent: i64) -> Vec<String> {
         let list = {
             let mut lists = locked(&self.lists);
             if lists.len() >= MOST {
@@ -88,7 +102,7 @@ impl Book {
 
     /// Notes a process of an agent where the others look.
     pub(in crate::gateway::kas) async fn registered(&self, info: ConnectedAgentInfo) -> Result<(), Error> {
-        let expires = expires();
+        let expires = self.expires();
         let (agent, project, pod) = (info.agent_id, info.project_id, info.connection_id.to_string());
         let connection = Connection { info, cluster_id: String::new() }.encode(self.prefix);
         let field = |key: Vec<u8>, field: String, value: &[u8]| HashField {
@@ -103,7 +117,7 @@ impl Book {
         if self.prefix == Prefix::Gitlab {
             fields.push(field(self.layout.connections_by_project(project), pod, &connection));
         }
-        self.hashes.put(&fields, LIVES).await
+        self.hashes.put(&fields, self.times.lives).await
     }
 
     /// Takes the note back.
@@ -176,10 +190,10 @@ impl Book {
     }
 
     async fn hold(&self, agents: impl IntoIterator<Item = i64>) -> Result<(), Error> {
-        let expires = expires();
+        let expires = self.expires();
         let fields: Vec<_> =
             agents.into_iter().map(|agent| self.field(agent, expiring(expires, ""))).collect();
-        self.hashes.put(&fields, LIVES).await
+        self.hashes.put(&fields, self.times.lives).await
     }
 
     async fn release(&self, agents: impl IntoIterator<Item = i64>) -> Result<(), Error> {
@@ -192,15 +206,10 @@ impl Book {
     }
 }
 
-/// When what is written now ends, in Unix seconds.
-fn expires() -> i64 {
-    Timestamp::now().as_second().saturating_add_unsigned(LIVES.as_secs())
-}
-
 /// Writes which agents are here until the gateway leaves, then takes all of it back.
 pub(super) async fn keep(book: Arc<Book>, mut words: UnboundedReceiver<Word>, leaving: CancellationToken) {
     let mut held = BTreeSet::new();
-    let mut due = Instant::now() + REFRESH;
+    let mut due = Instant::now() + book.times.refresh;
     let mut tidied = Instant::now();
     loop {
         let wrote = tokio::select! {
@@ -211,16 +220,19 @@ pub(super) async fn keep(book: Arc<Book>, mut words: UnboundedReceiver<Word>, le
                     held.insert(agent);
                     book.hold([agent]).await
                 }
-                Some(Word::Lost(agent)) => {
+                Some(Word::Lost(agent, told)) => {
                     held.remove(&agent);
                     // What cannot be removed ends by itself.
-                    book.release([agent]).await
+                    let released = book.release([agent]).await;
+                    // Whether anybody waits for it is its own affair.
+                    let _ = told.send(());
+                    released
                 }
             },
             () = tokio::time::sleep_until(due) => {
-                due = Instant::now() + REFRESH;
+                due = Instant::now() + book.times.refresh;
                 let held_now = if held.is_empty() { Ok(()) } else { book.hold(held.iter().copied()).await };
-                if held_now.is_ok() && tidied.elapsed() >= TIDY {
+                if held_now.is_ok() && tidied.elapsed() + book.times.refresh > book.times.tidy {
                     tidied = Instant::now();
                     book.tidy(held.iter().copied()).await
                 } else {
@@ -230,7 +242,7 @@ pub(super) async fn keep(book: Arc<Book>, mut words: UnboundedReceiver<Word>, le
         };
         if let Err(error) = wrote {
             tracing::warn!(error = %chain(&error), "Other replicas cannot be told which agents are here.");
-            due = Instant::now() + AGAIN;
+            due = due.min(Instant::now() + AGAIN);
         }
     }
     if held.is_empty() {
@@ -256,9 +268,10 @@ mod tests {
     #[tokio::test]
     async fn what_has_ended_is_removed_by_whoever_reads_it() {
         let redis = Redis::start().await.unwrap();
-        let hashes = || Hashes::at(&RedisConfig::at(redis.url().parse().unwrap())).unwrap();
+        let section = BesideSection::at(RedisConfig::at(redis.url().parse().unwrap()));
+        let hashes = || Hashes::at(&section.redis).unwrap();
         let own = "grpc://127.0.0.1:1".to_owned();
-        let book = Book::new(hashes(), "gitlab-kas", Prefix::Gitlab, own.clone());
+        let book = Book::new(hashes(), &section, Prefix::Gitlab, own.clone());
         let (layout, past) = (Layout::default(), Timestamp::now().as_second() - 1);
         let field = |key: Vec<u8>, field: &str, expires| HashField {
             key,
@@ -267,11 +280,11 @@ mod tests {
         };
         let old = [
             field(layout.kas_by_agent(7), "grpc://gone:8155", past),
-            field(layout.kas_by_agent(7), "grpc://there:8155", expires()),
+            field(layout.kas_by_agent(7), "grpc://there:8155", book.expires()),
             field(layout.connections_by_agent(7), "70", past),
             field(layout.connected_agents(), "6", past),
         ];
-        hashes().put(&old, LIVES).await.unwrap();
+        hashes().put(&old, section.entry_ttl).await.unwrap();
         let names = async |key: Vec<u8>| {
             let fields = hashes().all(&key).await.unwrap().into_iter();
             fields.map(|(field, _)| String::from_utf8(field).unwrap()).collect::<Vec<_>>()

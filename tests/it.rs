@@ -1,6 +1,8 @@
 //! The whole product from outside: the binary, its files and its tree.
 
 #[cfg(test)]
+mod callers;
+#[cfg(test)]
 mod canaries;
 #[cfg(test)]
 mod cli;

@@ -6,10 +6,11 @@ use super::frame::{Guide, wrapper};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_guide_to_reach_is_true() {
-    let (private, ports) = (&shared_pair().await.unwrap().private, Lease::block(1).unwrap());
+    let (private, ports) = (&shared_pair().await.unwrap().private, Lease::block(2).unwrap());
     let guide = Guide::new("reach.md")
         .program("kubectl", wrapper(private.kubectl().program(), "kubectl"))
-        .env("PROBES", format!("127.0.0.1:{}", ports.port(0)));
+        .env("PROBES", format!("127.0.0.1:{}", ports.port(0)))
+        .env("GUARDED", format!("127.0.0.1:{}", ports.port(1)));
     let config = guide.path().join("guide.kubeconfig").display().to_string();
     std::fs::copy(private.kubeconfig(), guide.path().join("private.kubeconfig")).unwrap();
     guide.env("KUBECONFIG", config).follow().await;

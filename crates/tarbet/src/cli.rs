@@ -1,6 +1,7 @@
 //! The command line: words, flags and help. What a command does stands in its own file.
 
 mod audit;
+pub mod caller;
 mod check;
 #[cfg(test)]
 mod documented;
@@ -143,6 +144,9 @@ enum Command {
     /// Add, list and remove people and programs
     #[command(after_help = user::EXAMPLES)]
     User(user::UserArgs),
+    /// Prove to sites who calls, whatever the gateways say
+    #[command(subcommand, after_help = caller::EXAMPLES)]
+    Caller(caller::CallerCommand),
     /// Reach a site's Kubernetes API with kubectl
     #[command(subcommand, after_help = kube::EXAMPLES)]
     Kube(kube::KubeCommand),
@@ -242,6 +246,7 @@ pub fn run(cli: Cli) -> Result<(), Problem> {
         Command::Request(args) => block_on(request::run(args, global.output)),
         Command::Site(args) => block_on(site::run(args, global.output)),
         Command::User(args) => block_on(user::run(args, global.output)),
+        Command::Caller(command) => caller::run(command, global.output),
         Command::Kube(command) => kube::run(command, global.output),
         Command::Forward(args) => block_on(forward::run(args)),
         Command::Why(args) => block_on(why::run(args, global.output)),

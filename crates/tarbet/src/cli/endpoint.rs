@@ -1,15 +1,19 @@
 //! Which gateway a command talks to, and as whom.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tarbet_identity::Secret;
-use tarbet_reach::client::{Client, ClientFiles};
+use tarbet_identity::{PublicKey, Secret};
+use tarbet_reach::client::{Client, ClientFiles, Prove};
+use tarbet_reach::names::SiteName;
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::{ground, reach};
 use tarbet_telemetry::problem::chain;
+
+use super::caller::Voucher;
 
 /// Flags of every command that talks to a gateway.
 #[derive(Debug, Clone, Args)]
@@ -29,6 +33,12 @@ pub struct ServerArgs {
     /// Its key
     #[arg(long, env = "TARBET_CLIENT_KEY", value_name = "FILE", requires = "client_certificate")]
     client_key: Option<PathBuf>,
+    /// The key of one who vouches for callers, by which sites know who calls
+    #[arg(long, env = "TARBET_CALLER_KEY", value_name = "FILE", requires = "caller")]
+    caller_key: Option<PathBuf>,
+    /// Who calls, as the rules of sites name them
+    #[arg(long, env = "TARBET_CALLER", value_name = "NAME", requires = "caller_key")]
+    caller: Option<String>,
 }
 
 /// What `tarbet up` leaves in its state folder for commands on the same machine.
@@ -114,13 +124,36 @@ pub struct Server {
     pub ca_file: Option<PathBuf>,
     /// What the local `tarbet up` said, if it is that one.
     pub local: Option<Endpoint>,
+    /// Who can prove to sites who calls.
+    pub voucher: Option<Voucher>,
     http: reqwest::Client,
 }
 
 impl ServerArgs {
     /// The gateway of the local `tarbet up`.
     pub fn local() -> Self {
-        Self { server: None, token_file: None, ca_file: None, client_certificate: None, client_key: None }
+        Self {
+            server: None,
+            token_file: None,
+            ca_file: None,
+            client_certificate: None,
+            client_key: None,
+            caller_key: None,
+            caller: None,
+        }
+    }
+
+    /// Whether sites shall be told who calls.
+    pub fn vouches(&self) -> bool {
+        self.caller_key.is_some()
+    }
+
+    /// The one who can prove to sites who calls, if a key is named.
+    fn voucher(&self) -> Result<Option<Voucher>, Problem> {
+        match (&self.caller_key, &self.caller) {
+            (Some(key), Some(name)) => Voucher::open(key, name).map(Some),
+            _ => Ok(None),
+        }
     }
 
     /// Whether a gateway was named.
@@ -145,7 +178,8 @@ impl ServerArgs {
         let ca_file = self.ca_file.clone().or_else(|| local.as_ref().and_then(|local| local.ca_file.clone()));
         let proof = self.proof(local.as_ref())?;
         let http = http_client(ca_file.as_deref(), &proof)?;
-        Ok(Server { url: url.trim_end_matches('/').to_owned(), proof, ca_file, local, http })
+        let (url, voucher) = (url.trim_end_matches('/').to_owned(), self.voucher()?);
+        Ok(Server { url, proof, ca_file, local, voucher, http })
     }
 
     /// The certificate that is named; else the token, or that of the local `tarbet up`.
@@ -194,6 +228,19 @@ fn http_client(ca_file: Option<&Path>, proof: &Proof) -> Result<reqwest::Client,
 }
 
 impl Server {
+    /// What proves to a site who calls; nothing if nobody said who does.
+    pub fn prove(&self, site: &SiteName) -> Result<Prove, Problem> {
+        match &self.voucher {
+            Some(voucher) => voucher.prove(site),
+            None => Ok(Arc::new(|| None)),
+        }
+    }
+
+    /// The key of the one who vouches for callers from here.
+    pub fn issuer(&self) -> Option<PublicKey> {
+        self.voucher.as_ref().map(|voucher| voucher.public)
+    }
+
     /// The same gateway as a way to sites.
     pub fn client(&self) -> Result<Client, Problem> {
         match &self.proof {

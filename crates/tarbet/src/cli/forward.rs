@@ -1,27 +1,25 @@
 //! `tarbet forward SITE HOST:PORT`: a local port that leads to a host behind a site.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use clap::Args;
-use tarbet_identity::PinSet;
 use tarbet_link::{Address, Dialer, Target, relay};
 use tarbet_reach::client;
-use tarbet_reach::gateway::SiteView;
 use tarbet_reach::names::SiteName;
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::supervisor::Signals;
 use tokio::net::TcpListener;
 
-use super::endpoint::{Server, ServerArgs};
+use super::endpoint::ServerArgs;
 use super::known_sites;
 
 pub const EXAMPLES: &str = "Examples:
   tarbet forward lab db.internal:5432 --listen 127.0.0.1:15432
   psql -h 127.0.0.1 -p 15432
 
-The site's policy must permit the host: its `tcp` rules.";
+The site's policy must permit the host: its `tcp` rules. Where they name callers, --caller-key and --caller
+prove who calls.";
 
 #[derive(Debug, Args)]
 pub struct ForwardArgs {
@@ -42,24 +40,18 @@ pub struct ForwardArgs {
     plain: bool,
 }
 
-/// The keys by which the site's agents are known. Older agents have none.
-async fn known_keys(server: &Server, args: &ForwardArgs) -> Result<Option<PinSet>, Problem> {
-    let sites: Vec<SiteView> = server.ask(reqwest::Method::GET, "/v1/sites", None).await?;
-    let named =
-        sites.into_iter().find(|site| site.name == args.site).map(|site| site.keys).unwrap_or_default();
-    known_sites::keys(&server.url, &args.site, &named, args.trust_new_key)
-}
-
 pub async fn run(args: ForwardArgs) -> Result<(), Problem> {
     let server = args.server.connect()?;
     let gateway = server.client()?;
     let mut site = gateway.site(args.site.clone());
     let mut how = "readable at the gateway";
     if !args.plain
-        && let Some(keys) = known_keys(&server, &args).await?
+        && let Some(keys) = known_sites::of_site(&server, &args.site, args.trust_new_key).await?
     {
-        site = site.sealed(keys, Arc::new(|| None))?;
+        site = site.sealed(keys, server.prove(&args.site)?)?;
         how = "sealed up to the agent";
+    } else if server.voucher.is_some() {
+        return Err(known_sites::unprovable(&args.site));
     }
     let listener = TcpListener::bind(args.listen).await.map_err(|error| {
         Problem::new(&ground::ADDRESS_IN_USE, format!("{} cannot be bound.", args.listen))

@@ -5,10 +5,12 @@ use std::path::PathBuf;
 
 use tarbet_identity::{Pin, PinSet};
 use tarbet_reach::directory::SiteKey;
+use tarbet_reach::gateway::SiteView;
 use tarbet_reach::names::SiteName;
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::ground;
 
+use super::endpoint::Server;
 use super::state_folder;
 
 const FILE: &str = "known-sites.json";
@@ -36,6 +38,21 @@ pub fn keys(
     }
     let accepted = pins.clone();
     Ok((!accepted.is_empty()).then(|| set(accepted)))
+}
+
+/// The same for what the gateway says of a site now.
+pub async fn of_site(server: &Server, site: &SiteName, trust_new: bool) -> Result<Option<PinSet>, Problem> {
+    let sites: Vec<SiteView> = server.ask(reqwest::Method::GET, "/v1/sites", None).await?;
+    let named = sites.into_iter().find(|found| found.name == *site).map(|site| site.keys).unwrap_or_default();
+    keys(&server.url, site, &named, trust_new)
+}
+
+/// Who calls can be proven only to the agent itself.
+pub fn unprovable(site: &SiteName) -> Problem {
+    Problem::new(&ground::BAD_REQUEST, format!("Nobody can be proven to the site `{site}` this way."))
+        .at("tarbet command line")
+        .because("the proof goes inside a connection that is sealed up to the agent, and this one is not")
+        .advising("leave out --plain, and run an agent that has a key; or leave out --caller-key")
 }
 
 fn set(pins: Vec<Pin>) -> PinSet {

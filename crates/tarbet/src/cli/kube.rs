@@ -1,6 +1,9 @@
-//! `tarbet kube login SITE`: a kubeconfig context, so that plain kubectl reaches the site.
+//! `tarbet kube login SITE`: a kubeconfig context, so that plain kubectl reaches the site; and
+//! `tarbet kube proxy SITE`, the same without a gateway that could read along.
 
-use std::path::PathBuf;
+mod proxy;
+
+use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -15,7 +18,8 @@ use crate::output::Format;
 
 pub const EXAMPLES: &str = "Examples:
   tarbet kube login lab
-  kubectl --context lab get pods";
+  kubectl --context lab get pods
+  tarbet kube proxy lab                      the same, sealed up to the site's agent";
 
 #[derive(Debug, Subcommand)]
 pub enum KubeCommand {
@@ -24,6 +28,9 @@ pub enum KubeCommand {
         after_help = "Examples:\n  tarbet kube login lab\n  tarbet kube login lab --kubeconfig ./lab.kubeconfig"
     )]
     Login(LoginArgs),
+    /// Lead kubectl to a site through a port of this machine, sealed up to the site's agent
+    #[command(after_help = proxy::EXAMPLES)]
+    Proxy(proxy::ProxyArgs),
 }
 
 #[derive(Debug, Args)]
@@ -44,7 +51,13 @@ pub struct LoginArgs {
 }
 
 pub fn run(command: KubeCommand, format: Format) -> Result<(), Problem> {
-    let KubeCommand::Login(args) = command;
+    match command {
+        KubeCommand::Login(args) => log_in(args, format),
+        KubeCommand::Proxy(args) => super::block_on(proxy::run(args, format)),
+    }
+}
+
+fn log_in(args: LoginArgs, format: Format) -> Result<(), Problem> {
     let server = args.server.connect()?;
     let url = args
         .kubernetes
@@ -56,32 +69,39 @@ pub fn run(command: KubeCommand, format: Format) -> Result<(), Problem> {
                 .advising("give --kubernetes https://GATEWAY:8154")
         })?;
     let file = args.kubeconfig.unwrap_or_else(default_kubeconfig);
-    let unusable = |cause: String| {
-        Problem::new(
-            &ground::CONFIG_UNREADABLE,
-            format!("The kubeconfig {} cannot be changed.", file.display()),
-        )
-        .because(cause)
-    };
-    let mut config = match std::fs::read_to_string(&file) {
-        // Where it is wrong, and not what stands there: a kubeconfig holds tokens and keys.
-        Ok(text) => serde_saphyr::from_str::<Value>(&text)
-            .map_err(|error| unusable(error.without_snippet().to_string()))?,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => json!({}),
-        Err(error) => return Err(unusable(error.to_string())),
-    };
-    login(&mut config, &args.site, url.trim_end_matches('/'), &server).map_err(unusable)?;
+    let mut config = read(&file)?;
+    login(&mut config, &args.site, url.trim_end_matches('/'), &server)
+        .map_err(|cause| unusable(&file, &cause))?;
     if args.plan {
         let change = format!("write the context `{}` for {url} into {}", args.site, file.display());
         return format.plan(&[change]);
     }
-    let text = serde_saphyr::to_string(&config).map_err(|error| unusable(error.to_string()))?;
-    write_private(&file, &text).map_err(|error| unusable(error.to_string()))?;
+    write(&file, &config)?;
     format.text(&format!(
         "The context `{}` is in {}. Next: kubectl --context {0} get pods",
         args.site,
         file.display()
     ))
+}
+
+fn unusable(file: &Path, cause: &str) -> Problem {
+    Problem::new(&ground::CONFIG_UNREADABLE, format!("The kubeconfig {} cannot be changed.", file.display()))
+        .because(cause)
+}
+
+fn read(file: &Path) -> Result<Value, Problem> {
+    match std::fs::read_to_string(file) {
+        // Where it is wrong, and not what stands there: a kubeconfig holds tokens and keys.
+        Ok(text) => serde_saphyr::from_str::<Value>(&text)
+            .map_err(|error| unusable(file, &error.without_snippet().to_string())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(json!({})),
+        Err(error) => Err(unusable(file, &error.to_string())),
+    }
+}
+
+fn write(file: &Path, config: &Value) -> Result<(), Problem> {
+    let text = serde_saphyr::to_string(config).map_err(|error| unusable(file, &error.to_string()))?;
+    write_private(file, &text).map_err(|error| unusable(file, &error.to_string()))
 }
 
 /// Puts cluster, user and context named after the site into a kubeconfig; others stay as they are.
@@ -91,10 +111,6 @@ fn login(config: &mut Value, site: &SiteName, url: &str, server: &Server) -> Res
         let pem = std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
         cluster["certificate-authority-data"] = STANDARD.encode(pem).into();
     }
-    let name = format!("tarbet-{site}");
-    config["apiVersion"] = "v1".into();
-    config["kind"] = "Config".into();
-    put(config, "clusters", json!({"name": name, "cluster": cluster}))?;
     let user = match &server.proof {
         // The site stands in the URL, by which kubectl keeps caches apart, and in the token, because
         // `kubectl get --raw` leaves the URL's path out.
@@ -106,6 +122,15 @@ fn login(config: &mut Value, site: &SiteName, url: &str, server: &Server) -> Res
             json!({"client-certificate": place(certificate)?, "client-key": place(key)?})
         }
     };
+    lead(config, site, &cluster, &user)
+}
+
+/// The same for any way to the site.
+fn lead(config: &mut Value, site: &SiteName, cluster: &Value, user: &Value) -> Result<(), String> {
+    let name = format!("tarbet-{site}");
+    config["apiVersion"] = "v1".into();
+    config["kind"] = "Config".into();
+    put(config, "clusters", json!({"name": name, "cluster": cluster}))?;
     put(config, "users", json!({"name": name, "user": user}))?;
     put(config, "contexts", json!({"name": site, "context": {"cluster": name, "user": name}}))?;
     if config["current-context"].as_str().unwrap_or_default().is_empty() {

@@ -24,6 +24,7 @@ const LASTING: &[&str] = &[
     "cloud ibm",
     "mesh",
     "forward",
+    "kube proxy",
     "glide follow",
     "pods exec",
 ];
@@ -52,6 +53,7 @@ const READS: &[&str] = &[
     "request logs",
     "site list",
     "site tokens",
+    "caller token",
     "user generate",
     "user list",
     "status",
@@ -93,6 +95,7 @@ const CHANGES: &[&str] = &[
     "site remove",
     "site token",
     "site revoke",
+    "caller key",
     "user add",
     "user revoke",
     "kube login",

@@ -155,7 +155,7 @@ struct RunArgs {
 }
 
 pub async fn run(args: PodsArgs, format: Format) -> Result<(), Problem> {
-    let interlink = endpoint(&args)?;
+    let interlink = endpoint(&args).await?;
     match args.command {
         PodsCommand::Run(run) if args.plan => {
             format.plan(&[format!("run the image `{}` with the command {:?}", run.image, run.command)])
@@ -193,7 +193,7 @@ pub async fn run(args: PodsArgs, format: Format) -> Result<(), Problem> {
     }
 }
 
-fn endpoint(args: &PodsArgs) -> Result<Interlink, Problem> {
+async fn endpoint(args: &PodsArgs) -> Result<Interlink, Problem> {
     let wrong = |cause: String| {
         Problem::new(&ground::CONFIG_INVALID, "The interLink endpoint cannot be used.")
             .at("command line")
@@ -202,7 +202,7 @@ fn endpoint(args: &PodsArgs) -> Result<Interlink, Problem> {
     if let Some(site) = &args.site {
         // The agent decides what it leads to; the name only stands in requests.
         let endpoint = Endpoint::new("http://interlink", "").map_err(wrong)?;
-        let connect = endpoint.connect(through(site, &args.server)?, None);
+        let connect = endpoint.connect(through(site, &args.server).await?, None);
         return Ok(Interlink::new(endpoint, connect, args.interlink_token_file.clone()));
     }
     // Nobody said where: the API of `tarbet up` on this machine, if it is elsewhere than usual.

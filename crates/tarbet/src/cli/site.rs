@@ -1,9 +1,11 @@
 //! `tarbet site …`: the places that dial in.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use reqwest::Method;
+use tarbet_identity::PublicKey;
 use tarbet_reach::gateway::{NewSite, NewToken, SiteView, TokenView};
 use tarbet_reach::names::SiteName;
 use tarbet_telemetry::Problem;
@@ -35,9 +37,9 @@ enum SiteCommand {
     Add {
         /// A DNS label
         name: SiteName,
-        /// The gateway URL that the site's agent shall dial
-        #[arg(long, value_name = "URL")]
-        gateway: Option<String>,
+        /// A gateway URL that the site's agent shall dial, instead of those the gateways name; may be repeated
+        #[arg(long = "gateway", value_name = "URL")]
+        gateways: Vec<String>,
     },
     /// List the sites you may see, with their links
     #[command(after_help = "Examples:\n  tarbet site list\n  tarbet site list -o json")]
@@ -96,7 +98,7 @@ pub async fn run(args: SiteArgs, format: Format) -> Result<(), Problem> {
         return format.plan(&[change]);
     }
     match args.command {
-        SiteCommand::Add { name, gateway } => add(&server, &name, gateway, format).await,
+        SiteCommand::Add { name, gateways } => add(&server, &name, gateways, format).await,
         SiteCommand::List => list(&server, format).await,
         SiteCommand::Remove { name } => {
             server.tell(Method::DELETE, &format!("/v1/sites/{name}")).await?;
@@ -131,28 +133,49 @@ pub async fn run(args: SiteArgs, format: Format) -> Result<(), Problem> {
 async fn add(
     server: &Server,
     name: &SiteName,
-    gateway: Option<String>,
+    mut gateways: Vec<String>,
     format: Format,
 ) -> Result<(), Problem> {
     let body = serde_json::json!({"name": name});
     let site: NewSite = server.ask(Method::POST, "/v1/sites", Some(body)).await?;
-    if format != Format::Table {
-        return format.value(&site);
+    if gateways.is_empty() {
+        gateways.clone_from(&site.gateways);
     }
-    let local = server.local.as_ref();
-    let gateway = gateway
-        .or_else(|| local.map(|local| local.agents.clone()))
-        .unwrap_or_else(|| "grpcs://GATEWAY:8150".into());
-    let ca =
-        local.and_then(|local| local.ca_file.as_ref()).map(|file| format!(" --ca-file {}", file.display()));
+    if gateways.is_empty() {
+        let local = server.local.as_ref().map(|local| local.agents.clone());
+        gateways.push(local.unwrap_or_else(|| "grpcs://GATEWAY:8150".into()));
+    }
+    let join = Join { gateways, ca_file: server.ca_file.clone(), issuer: server.issuer() };
+    let token = &site.token.token;
+    let agent = join.command(name);
+    if format != Format::Table {
+        let mut told = serde_json::json!(site);
+        told["command"] = format!("(umask 077; echo {token} > {name}.token) && {agent}").into();
+        return format.value(&told);
+    }
     format.text(&format!(
         "The site `{name}` is added. Its token is shown once; run this at the site:\n\n  \
-         (umask 077; echo {token} > {name}.token)\n  \
-         tarbet agent --gateway {gateway} --token-file {name}.token{ca}\n\n\
-         Next: tarbet site list",
-        token = site.token.token,
-        ca = ca.unwrap_or_default(),
+         (umask 077; echo {token} > {name}.token)\n  {agent}\n\nNext: tarbet site list",
     ))
+}
+
+/// How an agent joins.
+struct Join {
+    gateways: Vec<String>,
+    ca_file: Option<PathBuf>,
+    /// The key of one who vouches for callers, whom the site shall believe.
+    issuer: Option<PublicKey>,
+}
+
+impl Join {
+    /// The one command to run at the site, beside the file with the token.
+    fn command(&self, site: &SiteName) -> String {
+        let gateways = self.gateways.join(" --gateway ");
+        let ca = self.ca_file.as_ref().map(|file| format!(" --ca-file {}", file.display()));
+        let issuer = self.issuer.map(|issuer| format!(" --site {site} --issuer {issuer}"));
+        let (ca, issuer) = (ca.unwrap_or_default(), issuer.unwrap_or_default());
+        format!("tarbet agent --gateway {gateways} --token-file {site}.token{ca}{issuer}")
+    }
 }
 
 async fn list(server: &Server, format: Format) -> Result<(), Problem> {
@@ -180,4 +203,22 @@ async fn list(server: &Server, format: Format) -> Result<(), Problem> {
         .collect();
     let columns = ["name", "id", "state", "links", "gateways", "services"];
     format.rows(&columns, &columns, &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_names_every_gateway_and_whom_to_believe() {
+        let gateways = vec!["grpcs://one:8150".to_owned(), "grpcs://two:8150".to_owned()];
+        let mut join = Join { gateways, ca_file: None, issuer: None };
+        let site: SiteName = "lab".parse().unwrap();
+        let short =
+            "tarbet agent --gateway grpcs://one:8150 --gateway grpcs://two:8150 --token-file lab.token";
+        assert_eq!(join.command(&site), short);
+        let issuer = tarbet_identity::PrivateKey::generate().unwrap().public();
+        (join.ca_file, join.issuer) = (Some("ca.crt".into()), Some(issuer));
+        assert_eq!(join.command(&site), format!("{short} --ca-file ca.crt --site lab --issuer {issuer}"));
+    }
 }

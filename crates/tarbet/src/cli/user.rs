@@ -109,6 +109,12 @@ pub async fn run(args: UserArgs, format: Format) -> Result<(), Problem> {
             let roles: BTreeMap<_, _> = sites.into_iter().map(|site| (site, role.clone())).collect();
             let body = serde_json::json!({"name": name, "admin": admin, "roles": roles});
             let token: NewToken = server.ask(Method::POST, "/v1/users", Some(body)).await?;
+            if !admin && roles.is_empty() {
+                crate::output::note(&format!(
+                    "`{name}` may do nothing: it has a role at no site. Revoke it, and give --site SITE, \
+                     --site '*' for every site, or --admin."
+                ));
+            }
             match format {
                 Format::Table => format.text(&token.token),
                 _ => format.value(&token),

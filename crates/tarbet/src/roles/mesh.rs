@@ -8,7 +8,6 @@ use std::sync::Arc;
 use clap::Args;
 use tarbet_link::{Address, Dialer};
 use tarbet_mesh::{Carrier, CarryConfig, Controller, MeshConfig, MeshMetrics};
-use tarbet_reach::names::SiteName;
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::{Coded, Problem, Stage};
 
@@ -78,7 +77,7 @@ pub fn run(mut config: Config, args: MeshArgs) -> Result<(), Problem> {
     Process::run("mesh", &config, listeners.metrics, Threads::Cores, |process| async move {
         let client = connect(&source(settings.kubeconfig.as_deref())?).await?;
         let namespace = namespace(settings.namespace.clone());
-        let sites = sites(&settings.via_site, &args.server)?;
+        let sites = sites(&settings.via_site, &args.server).await?;
         if let Some(probes) = listeners.probes {
             serve_probes(&process, probes).await?;
         }
@@ -181,23 +180,15 @@ fn namespace(told: Option<String>) -> String {
     told.or_else(of_pod).filter(|name| !name.is_empty()).unwrap_or_else(|| "istio-system".to_owned())
 }
 
-fn sites(
+async fn sites(
     named: &BTreeMap<String, String>,
     server: &ServerArgs,
 ) -> Result<BTreeMap<String, tarbet_reach::client::RemoteSite>, Problem> {
-    if named.is_empty() {
-        return Ok(BTreeMap::new());
+    let mut ways = BTreeMap::new();
+    for (mesh, site) in named {
+        ways.insert(mesh.clone(), super::site::open_way(server, site).await?);
     }
-    let server = server.connect()?;
-    let client = server.client()?;
-    let site = |(mesh, site): (&String, &String)| {
-        let name: SiteName = site.parse().map_err(|error| {
-            Problem::new(&ground::CONFIG_INVALID, format!("The site `{site}` cannot be used."))
-                .because(format!("{error}"))
-        })?;
-        Ok((mesh.clone(), client.site(name)))
-    };
-    named.iter().map(site).collect()
+    Ok(ways)
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {

@@ -7,7 +7,6 @@ use clap::Args;
 use tarbet_cluster::Connect;
 use tarbet_link::{Dialer, Target};
 use tarbet_pods::node::{self, NodeConfig, Parts};
-use tarbet_reach::names::SiteName;
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::{Coded, Problem};
 
@@ -63,13 +62,12 @@ pub fn run(mut config: Config, args: NodeArgs) -> Result<(), Problem> {
     } else if config.log.filter == "info" && settings.errors_only_logging {
         config.log.filter = "error".into();
     }
-    let carrier = carrier(&args)?;
     Process::run("node", &config, OBSERVE_AT, Threads::One, |process| async move {
         let source = source(args.kubeconfig.as_deref())?;
         let parts = Parts {
             client: connect(&source).await?,
             source,
-            carrier,
+            carrier: carrier(&args).await?,
             metrics: process.metrics.clone(),
             health: process.health.clone(),
             supervisor: process.supervisor.clone(),
@@ -105,23 +103,19 @@ fn merged(base: NodeConfig, args: &NodeArgs) -> Result<NodeConfig, Problem> {
 }
 
 /// Connections to interLink: over the network, or through the agent of a site.
-fn carrier(args: &NodeArgs) -> Result<Connect, Problem> {
+async fn carrier(args: &NodeArgs) -> Result<Connect, Problem> {
     match &args.site {
-        Some(site) => through(site, &args.server),
+        Some(site) => through(site, &args.server).await,
         None => Ok(Connect::network()),
     }
 }
 
 /// Connections to the interLink endpoint that the agent of a site offers.
-pub fn through(site: &str, server: &ServerArgs) -> Result<Connect, Problem> {
-    let unusable = |cause: String| {
-        Problem::new(&ground::CONFIG_INVALID, format!("The site `{site}` cannot be used.")).because(cause)
-    };
-    let name: SiteName = site.parse().map_err(|error| unusable(format!("{error}")))?;
-    let target = Target::service(pods_here::SERVICE).map_err(|error| unusable(error.to_string()))?;
-    let server = server.connect()?;
-    let client = server.client()?;
-    let way = client.site(name);
+pub async fn through(site: &str, server: &ServerArgs) -> Result<Connect, Problem> {
+    let target = Target::service(pods_here::SERVICE).map_err(|error| {
+        Problem::new(&ground::INTERNAL, "The service cannot be named.").because(error.to_string())
+    })?;
+    let way = super::site::open_way(server, site).await?;
     Ok(Connect::new(move |_| {
         let (way, target) = (way.clone(), target.clone());
         async move { way.open(target).await.map_err(std::io::Error::other) }

@@ -85,7 +85,10 @@ fn advertise(config: &mut Config) -> Result<(), Problem> {
     };
     let private = &mut config.gateway.private;
     private.tls_server_name = settings.host.clone().filter(|host| !host.is_empty());
-    if settings.url.is_none() && settings.cidr.is_none() {
+    let said = settings.url.is_some() || settings.cidr.is_some();
+    // Only replicas need to be told; one address that is listened on is told by itself.
+    let is_open = config.gateway.kas.beside.is_some() && private.listen.ip().is_unspecified();
+    if !said && (private.advertise.is_some() || !is_open) {
         return Ok(());
     }
     let invalid = |cause: String| {
@@ -147,6 +150,22 @@ fn same_secret(config: &Config) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_replica_that_listens_everywhere_is_asked_for_its_address_as_the_original_would() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("kas.yaml");
+        let text = "redis: {server: {address: 'redis:6379'}}
+private_api: {listen: {address: ':8155', authentication_secret_file: /nowhere}}";
+        std::fs::write(&file, text).unwrap();
+        let problem = lay_over(&mut Config::default(), &file).unwrap_err();
+        assert!(problem.cause.contains("set OWN_PRIVATE_API_URL"), "{problem:?}");
+        // The product's own setting says it as well.
+        let mut config = Config::default();
+        config.gateway.private.advertise = Some("grpc://10.0.0.5:8155".into());
+        lay_over(&mut config, &file).unwrap();
+        assert_eq!(config.gateway.private.advertise.as_deref(), Some("grpc://10.0.0.5:8155"));
+    }
 
     #[test]
     fn the_addresses_of_this_machine() {

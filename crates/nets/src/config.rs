@@ -48,6 +48,11 @@ pub struct NetsConfig {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
     pub space_reserve: Duration,
+    /// How long GetSubscribers still tells who followed a tag that was deleted over the tag service's gRPC.
+    /// Paraglider's own orchestrator asks for them only then.
+    #[serde(with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub subscriptions_kept: Duration,
     /// How long operations that ended can be looked at.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
@@ -73,6 +78,7 @@ impl Default for NetsConfig {
             feature_flags: BTreeMap::new(),
             space_refresh: Duration::from_secs(10),
             space_reserve: Duration::from_mins(10),
+            subscriptions_kept: crate::tags::SUBSCRIPTIONS_KEPT,
             operations_kept: Duration::from_hours(72),
             leader_lease: Duration::from_secs(6),
         }

@@ -78,6 +78,9 @@ pub enum Error {
     /// No such operation.
     #[error("there is no operation {0}")]
     Operation(String),
+    /// It cannot be stopped any more.
+    #[error("the operation {0} has ended already")]
+    Ended(String),
     /// Somebody cancelled it.
     #[error("the operation {0} was cancelled")]
     Cancelled(String),
@@ -162,6 +165,7 @@ impl Error {
             Self::Unsupported(_) => &nets::UNSUPPORTED,
             Self::PlanChanged { .. } => &nets::PLAN_CHANGED,
             Self::Operation(_) => &nets::OPERATION_UNKNOWN,
+            Self::Ended(_) => &nets::OPERATION_ENDED,
             Self::Cancelled(_) => &nets::OPERATION_CANCELLED,
             Self::Cloud { .. } => &nets::CLOUD_FAILED,
             Self::Standby { .. } => &nets::STANDBY,

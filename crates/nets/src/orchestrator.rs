@@ -12,12 +12,15 @@ mod follow;
 mod grpc;
 mod lead;
 mod links;
+mod lists;
+mod needed;
 mod observe;
 mod operation;
 mod owed;
 mod paths;
 mod places;
 mod plan;
+mod request;
 mod rest;
 mod rest_seed;
 mod rules;
@@ -29,7 +32,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use ipnet::IpNet;
 use tarbet_store::{Store, Table};
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
 
@@ -38,15 +40,17 @@ use crate::controller::{ConnectRequest, Controller};
 use crate::error::Error;
 use crate::metrics::NetsMetrics;
 use crate::model::{Created, Flags, Mapping};
+use crate::plan::connect::Step;
 use crate::tags::Tags;
 use crate::turns::Turns;
 use crate::values::Values;
 
 pub use drift::Difference;
+pub use lists::{NewTarget, NewTargets};
 pub use observe::Topology;
 pub use operation::{Call, Operation, Plan, State};
 pub use places::Clouds;
-pub use plan::{Request, Target};
+pub use request::{Request, Target};
 
 /// How soon a cloud that could not be told its flags is told again, and how slowly at last.
 const FLAGS_AGAIN: Duration = Duration::from_millis(500);
@@ -92,6 +96,15 @@ pub struct Outcome {
     pub created: Option<Created>,
 }
 
+/// What came of a request that was not waited for to the end.
+#[derive(Debug, Clone)]
+pub enum Asked {
+    /// It is over.
+    Over(Outcome),
+    /// It goes on as this operation.
+    Running(Operation),
+}
+
 impl Orchestrator {
     /// An orchestrator over these clouds, remembering in this store.
     pub async fn open(
@@ -109,7 +122,7 @@ impl Orchestrator {
             spaces: spaces::Spaces::open(config, store, lead.clone()).await?,
             links: links::Links::new(store, lead.clone())?,
             operations: operation::Operations::new(store, lead.clone(), config.operations_kept)?,
-            rules: rules::Rules::new(store)?,
+            rules: rules::Rules::open(store).await?,
             made: Table::new(store, "nets-resources")?,
             turns: Turns::default(),
             owed: owed::Owed::default(),
@@ -134,7 +147,8 @@ impl Orchestrator {
     /// What a request would do.
     pub async fn plan(&self, request: &Request) -> Result<Plan, Error> {
         let calls = self.0.plan(request).await?;
-        Ok(Plan { digest: operation::digest(&calls), calls: self.0.describe(&calls).await? })
+        let unneeded = self.0.freed_by(&calls).await?;
+        Ok(Plan { digest: operation::digest(&calls), calls: self.0.describe(&calls).await?, unneeded })
     }
 
     /// Does what a request asks and waits for it. It goes on even if the caller leaves.
@@ -147,6 +161,27 @@ impl Orchestrator {
             self.spawn(operation).await.map_err(|_| Error::Internal("an operation panicked".into()))??;
         let created = operation.created.clone().or_else(|| self.existing(&request));
         Ok(Outcome { created, operation: Some(operation) })
+    }
+
+    /// Does what a request asks and waits for so long at most.
+    pub async fn execute_within(
+        &self,
+        request: Request,
+        options: Options,
+        wait: Duration,
+    ) -> Result<Asked, Error> {
+        let Some(operation) = self.begin(&request, &options).await? else {
+            return Ok(Asked::Over(Outcome { operation: None, created: self.existing(&request) }));
+        };
+        let begun = operation.clone();
+        match tokio::time::timeout(wait, self.spawn(operation)).await {
+            Err(_) => Ok(Asked::Running(begun)),
+            Ok(ended) => {
+                let operation = ended.map_err(|_| Error::Internal("an operation panicked".into()))??;
+                let created = operation.created.clone().or_else(|| self.existing(&request));
+                Ok(Asked::Over(Outcome { created, operation: Some(operation) }))
+            }
+        }
     }
 
     /// Begins what a request asks, without waiting.
@@ -237,11 +272,25 @@ impl Orchestrator {
         self.0.operations.get(id).await
     }
 
-    /// Stops an operation before its next call.
+    /// Stops an operation before its next call, or a connection before its next step.
     pub async fn cancel(&self, id: &str) -> Result<Operation, Error> {
         let operation = self.0.operations.get(id).await?;
-        self.0.operations.cancel(operation.id);
-        Ok(operation)
+        if operation.state == State::Running && self.0.operations.cancel(operation.id) {
+            return Ok(operation);
+        }
+        // It may have ended between the two words.
+        let operation = self.0.operations.get(id).await?;
+        if operation.state == State::Running { Ok(operation) } else { Err(Error::Ended(id.into())) }
+    }
+
+    /// What is left of the call that an operation is at, where that has steps.
+    pub async fn steps_left(&self, operation: &Operation) -> Result<Vec<String>, Error> {
+        match operation.calls.get(operation.done) {
+            Some(Call::Connect(request)) if operation.state == State::Running => {
+                self.0.steps_left(request).await
+            }
+            _ => Ok(Vec::new()),
+        }
     }
 
     /// Waits for running operations, when the process ends.
@@ -281,13 +330,13 @@ impl Controller for Orchestrator {
         self.0.spaces.find_asn(&self.0.places).await
     }
 
-    /// A plugin asks while it adds rules; the link has its own record, so no operation is needed to resume it.
+    /// A plugin asks while it adds rules. It is an operation for people to see and to cancel.
     async fn connect(&self, request: ConnectRequest) -> Result<(), Error> {
         self.0.lead.check()?;
-        let inner = Arc::clone(&self.0);
-        let task =
-            self.0.tasks.spawn(async move { inner.connect(&request, &CancellationToken::new()).await });
-        task.await.map_err(|_| Error::Internal("connecting two clouds panicked".into()))?
+        if self.0.link(&request).await?.next() == Step::Done {
+            return Ok(());
+        }
+        self.execute(Request::Connect(request), Options::default()).await.map(drop)
     }
 
     async fn set_value(&self, namespace: &str, cloud: &str, key: &str, value: &str) -> Result<(), Error> {

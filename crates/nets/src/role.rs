@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tarbet_store::Store;
 use tarbet_telemetry::codes::ground;
@@ -64,7 +65,7 @@ pub async fn nets(config: NetsConfig, around: &Surroundings) -> Result<Orchestra
     let part = around.health.part("nets");
     let tags = match &config.remote_tags {
         Some(remote) => Tags::remote(remote)?,
-        None => start_tags(around).await?,
+        None => start_tags(around, config.subscriptions_kept).await?,
     };
     let late = LateController::default();
     let mut clouds = Clouds::new();
@@ -161,10 +162,11 @@ pub async fn tags(
     seed: Option<&ListenConfig>,
     kv: Option<&ListenConfig>,
     trust: &ListenTrust,
+    subscriptions_kept: Duration,
     around: &Surroundings,
 ) -> Result<(), Error> {
     let part = around.health.part("tags");
-    let tags = start_tags(around).await?;
+    let tags = start_tags(around, subscriptions_kept).await?;
     if let Some(today) = today {
         listen_tags(around, &tags, today, None, trust).await?;
     }
@@ -196,8 +198,8 @@ pub async fn cloud(
     Ok(address)
 }
 
-async fn start_tags(around: &Surroundings) -> Result<Tags, Error> {
-    let tags = Tags::open(&around.store, around.sharing).await?;
+async fn start_tags(around: &Surroundings, subscriptions_kept: Duration) -> Result<Tags, Error> {
+    let tags = Tags::open_keeping(&around.store, around.sharing, subscriptions_kept).await?;
     let following = tags.clone();
     around.supervisor.spawn(Stage::Work, "tag follower", |stop| async move {
         following.follow(stop).await;

@@ -6,6 +6,7 @@
 //! [`Tags::follow`] is the task that keeps a reader of a shared store up to date.
 
 mod far;
+mod leaving;
 mod news;
 mod records;
 mod seed;
@@ -13,15 +14,18 @@ mod today;
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
 
 use tarbet_store::Store;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
-use crate::plan::tags::{Graph, Mapping, TagError, Write};
+use crate::plan::tags::{Graph, Mapping, TagError, WhatIf, Write};
 use crate::plan::target;
 use far::{Far, FarChange};
+use leaving::Leaving;
 use news::News;
 use records::{Records, Seen};
 
@@ -30,6 +34,9 @@ pub use news::Touched;
 
 /// Writes in one commit: a removal of a large group is cut into several, each of which leaves sound tags.
 const CHUNK: usize = 200;
+
+/// How long it is usually known who followed a tag that is deleted.
+pub const SUBSCRIPTIONS_KEPT: Duration = Duration::from_mins(1);
 
 /// Whether other processes may change the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +54,9 @@ pub struct Tags(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     graph: RwLock<Graph>,
+    leaving: std::sync::Mutex<Leaving>,
+    /// How long it is known who followed a tag that is deleted.
+    subscriptions_kept: Duration,
     /// Held over deciding, committing and applying, so that each decision sees all before it.
     writer: Mutex<Option<Seen>>,
     kept: Kept,
@@ -77,11 +87,18 @@ pub struct Changed {
 impl Tags {
     /// Reads all tags from the store.
     pub async fn open(store: &Store, sharing: Sharing) -> Result<Self, Error> {
-        let records = Records::new(store, sharing)?;
-        let (graph, seen) = records.load().await?;
+        Self::open_keeping(store, sharing, SUBSCRIPTIONS_KEPT).await
+    }
+
+    /// The same; who followed a tag that is deleted is known for so long.
+    pub async fn open_keeping(store: &Store, sharing: Sharing, kept: Duration) -> Result<Self, Error> {
+        let records = Records::new(store, sharing, kept)?;
+        let (graph, leaving, seen) = records.load().await?;
         tracing::info!(tags = graph.len(), "Tags are loaded.");
         Ok(Self(Arc::new(Inner {
             graph: RwLock::new(graph),
+            leaving: std::sync::Mutex::new(leaving),
+            subscriptions_kept: kept,
             writer: Mutex::new(seen),
             kept: Kept::Here(records),
             news: News::default(),
@@ -92,7 +109,14 @@ impl Tags {
     pub fn remote(config: &RemoteTags) -> Result<Self, Error> {
         let kept = Kept::There(Far::new(config)?, Mutex::default());
         let news = News::default();
-        Ok(Self(Arc::new(Inner { graph: RwLock::default(), writer: Mutex::default(), kept, news })))
+        Ok(Self(Arc::new(Inner {
+            graph: RwLock::default(),
+            leaving: std::sync::Mutex::default(),
+            subscriptions_kept: SUBSCRIPTIONS_KEPT,
+            writer: Mutex::default(),
+            kept,
+            news,
+        })))
     }
 
     /// Reads these tags, all below them and who follows them, where they are kept elsewhere. What is asked of
@@ -157,6 +181,26 @@ impl Tags {
         Ok(())
     }
 
+    /// Whether the tags can be listed: the first generation's wire has no way to.
+    pub fn can_list(&self) -> bool {
+        !matches!(&self.0.kept, Kept::There(Far::Seed(_), _))
+    }
+
+    /// Unsubscribes those whose tag was deleted long enough ago. In the store their rows end by themselves.
+    fn let_go(&self) {
+        let over = self.leaving().over(Instant::now());
+        if !over.is_empty() {
+            let mut graph = self.0.graph.write().unwrap_or_else(PoisonError::into_inner);
+            for write in &over {
+                graph.apply(write);
+            }
+        }
+    }
+
+    fn leaving(&self) -> std::sync::MutexGuard<'_, Leaving> {
+        self.0.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn graph(&self) -> RwLockReadGuard<'_, Graph> {
         // Writes are applied one field at a time; a panic between two leaves nothing that a reader could trip on.
         self.0.graph.read().unwrap_or_else(PoisonError::into_inner)
@@ -199,17 +243,40 @@ impl Tags {
 
     /// Who follows exactly this tag.
     pub fn subscribers(&self, tag: &str) -> Vec<String> {
+        self.let_go();
         self.graph().subscribers(tag)
     }
 
     /// Whether the subscriber follows exactly this tag.
     pub fn is_subscribed(&self, tag: &str, subscriber: &str) -> bool {
+        self.let_go();
         self.graph().is_subscribed(tag, subscriber)
     }
 
     /// Who follows it or any tag above it.
     pub fn affected(&self, tag: &str) -> BTreeSet<String> {
         self.graph().affected(tag)
+    }
+
+    /// The tag and all that contain it.
+    pub fn names_above(&self, tag: &str) -> Vec<String> {
+        self.graph().names_above(tag)
+    }
+
+    /// The tag of a resource, by what its cloud calls it; its name begins with `prefix`.
+    pub fn leaf_of(&self, prefix: &str, uri: &str) -> Option<Mapping> {
+        self.graph().leaf_of(prefix, uri)
+    }
+
+    /// Looks at what tags would stand for after a change.
+    pub fn what_if<T>(
+        &self,
+        change: impl Fn(&Graph) -> Result<Vec<Write>, TagError>,
+        look: impl FnOnce(&WhatIf<'_>) -> T,
+    ) -> Result<T, Error> {
+        let graph = self.graph();
+        let writes = change(&graph)?;
+        Ok(look(&graph.what_if(&writes)))
     }
 
     /// Whether setting it would change anything.
@@ -219,7 +286,16 @@ impl Tags {
 
     /// Makes or changes a tag.
     pub async fn set(&self, tag: &Mapping) -> Result<Changed, Error> {
-        self.change(&tag.name, &FarChange::Set(tag), |graph| graph.set(tag)).await
+        let decide = |graph: &Graph| {
+            let mut writes = graph.set(tag)?;
+            if !writes.is_empty() {
+                // Deleted only just now: whoever followed it goes on.
+                let again = self.leaving().of(&tag.name).into_iter();
+                writes.extend(again.map(|who| Write::Subscribe(tag.name.clone(), who)));
+            }
+            Ok(writes)
+        };
+        self.change(&tag.name, &FarChange::Set(tag), decide).await
     }
 
     /// Takes a member out of a group.
@@ -245,6 +321,16 @@ impl Tags {
         self.change(tag, &there, |graph| Ok(graph.unsubscribe(tag, subscriber))).await
     }
 
+    /// Forgets all who followed a tag that is deleted, because they were told.
+    pub async fn forget_subscribers(&self, tag: &str) -> Result<Changed, Error> {
+        let who = self.subscribers(tag);
+        let decide = |graph: &Graph| {
+            let all = if graph.exists(tag) { Vec::new() } else { graph.subscribers(tag) };
+            Ok(all.into_iter().map(|who| Write::Unsubscribe(tag.to_owned(), who)).collect())
+        };
+        self.change(tag, &FarChange::Forget(tag, &who), decide).await
+    }
+
     async fn change(
         &self,
         tag: &str,
@@ -252,6 +338,7 @@ impl Tags {
         decide: impl Fn(&Graph) -> Result<Vec<Write>, TagError>,
     ) -> Result<Changed, Error> {
         let mut seen = self.0.writer.lock().await;
+        self.let_go();
         let records = match &self.0.kept {
             Kept::Here(records) => records,
             Kept::There(far, _) => {
@@ -301,6 +388,13 @@ impl Tags {
     }
 
     fn apply(&self, writes: &[Write]) {
+        let until = Instant::now() + self.0.subscriptions_kept;
+        {
+            let mut leaving = self.leaving();
+            for write in writes {
+                leaving.learn(write, until);
+            }
+        }
         let mut graph = self.0.graph.write().unwrap_or_else(PoisonError::into_inner);
         for write in writes {
             graph.apply(write);
@@ -316,7 +410,8 @@ impl Tags {
                 self.0.news.add(Touched::Tags(news::touched(&writes)));
             }
             records::Missed::TooMuch => {
-                let (graph, now) = records.load().await?;
+                let (graph, leaving, now) = records.load().await?;
+                *self.leaving() = leaving;
                 *self.0.graph.write().unwrap_or_else(PoisonError::into_inner) = graph;
                 *seen = now;
                 self.0.news.add(Touched::Everything);

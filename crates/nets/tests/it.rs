@@ -13,6 +13,7 @@ mod it {
     mod ibm;
     mod life;
     mod local;
+    mod operations;
     mod orchestrator;
     mod originals;
     mod pairs;

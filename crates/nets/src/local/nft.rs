@@ -170,6 +170,8 @@ add rule inet tarbet inp0 iifname \"t*\" udp dport { 3784, 4784 } accept
 }
 
 #[cfg(test)]
+mod evaluate;
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::BTreeMap;

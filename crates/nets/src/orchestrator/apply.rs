@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Inner;
 use super::operation::{Call, Operation, State};
-use super::plan::Target;
+use super::request::Target;
 use super::rules::{MadeFrom, RuleSet};
 use crate::error::Error;
 use crate::model::{Created, Rule};
@@ -98,8 +98,8 @@ impl Inner {
                 let from = MadeFrom { description: description.clone() };
                 self.lead.commit(Commit::new().with(self.made.put_op(&name, &from)?)).await?;
                 let tag = Mapping { name, child_tags: vec![], uri, ip };
-                let changed = self.tags.set(&tag).await?;
-                self.propagate(changed.affected.into_iter().collect(), &tag.name, cancel).await?;
+                self.tags.set(&tag).await?;
+                self.propagate(self.affected(&tag.name).into_iter().collect(), &tag.name, cancel).await?;
             }
             Call::DeleteResource { cloud, namespace, uri } => {
                 ignore_missing(self.places.cloud(cloud)?.delete_resource(namespace, uri).await)?;
@@ -119,9 +119,9 @@ impl Inner {
             Call::Disconnect { link } => self.disconnect(link).await?,
             Call::Subscribe { tag, subscriber } => drop(self.tags.subscribe(tag, subscriber).await?),
             Call::Unsubscribe { tag, subscriber } => drop(self.tags.unsubscribe(tag, subscriber).await?),
-            Call::AddRules { cloud, namespace, uri, rules } => {
+            Call::AddRules { cloud, namespace, uri, ip, rules } => {
                 let target =
-                    Target { namespace: namespace.clone(), cloud: cloud.clone(), uri: uri.clone(), ip: None };
+                    Target { namespace: namespace.clone(), cloud: cloud.clone(), uri: uri.clone(), ip: *ip };
                 return self.give_rules(&target, rules).await;
             }
             Call::DeleteRules { cloud, namespace, uri, names } => {
@@ -134,10 +134,11 @@ impl Inner {
             Call::DeleteMember { parent, child } => {
                 ignore_missing(self.tags.delete_member(parent, child).await.map(drop))?;
             }
-            Call::Propagate { tag, subscribers } => {
+            Call::ForgetSubscribers { tag } => drop(self.tags.forget_subscribers(tag).await?),
+            Call::Propagate { tag, subscribers, .. } => {
                 let mut all: BTreeSet<String> = subscribers.iter().cloned().collect();
                 // Some may have come since this was planned.
-                all.extend(self.tags.affected(tag));
+                all.extend(self.affected(tag));
                 self.propagate(all.into_iter().collect(), tag, cancel).await?;
             }
         }
@@ -150,7 +151,10 @@ impl Inner {
         let tags: Vec<&String> = rules.iter().flat_map(|rule| &rule.tags).collect();
         self.tags.look(&tags).await?;
         // A tag may have changed since this was planned, when nobody knew yet that this follows it.
-        let renew = |rule: &Rule| Rule { targets: self.targets(rule), ..rule.clone() };
+        let renew = |rule: &Rule| {
+            let targets = if rule.tags.is_empty() { rule.targets.clone() } else { self.targets(rule) };
+            Rule { targets, ..rule.clone() }
+        };
         let rules = rules.iter().map(renew).collect();
         let write = self.give_rules_in_turn(target, &subscriber, rules).await?;
         Ok(Made { writes: vec![write], _turn: Some(turn) })
@@ -169,7 +173,7 @@ impl Inner {
         let first = set.rules.is_empty();
         let mut new = RuleSet::new(target, rules);
         set.rules.append(&mut new.rules);
-        let mut set = RuleSet { rules: set.rules, ..new };
+        let mut set = RuleSet { rules: set.rules, ip: new.ip.or(set.ip), ..new };
         if first {
             // From here on we look after all of its rules, also those that another orchestrator gave.
             self.add_foreign(target, &mut set).await?;

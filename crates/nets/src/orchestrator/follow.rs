@@ -72,6 +72,12 @@ impl Inner {
             outcome => outcome?,
         };
         let changed = self.renewed(&set).await?;
+        // The tag service may have forgotten it when a tag was deleted that is there again.
+        for tag in
+            set.tags().iter().filter(|tag| self.tags.exists(tag) && !self.tags.is_subscribed(tag, &name))
+        {
+            self.tags.subscribe(tag, &name).await?;
+        }
         if changed.is_empty() {
             return Ok(());
         }
@@ -151,7 +157,7 @@ impl Orchestrator {
         match touched {
             Touched::Tags(names) => {
                 for name in names {
-                    self.0.owed.add(self.0.tags.affected(&name), &name, Instant::now());
+                    self.0.owed.add(self.0.affected(&name), &name, Instant::now());
                 }
             }
             Touched::Everything => self.0.owed.begin_anew(),
@@ -189,7 +195,8 @@ impl Orchestrator {
             return;
         }
         let title = format!("bring {} permit lists in line with their tags", behind.len());
-        let call = Call::Propagate { tag: String::new(), subscribers: behind.clone() };
+        let (tag, lists) = (String::new(), Vec::new());
+        let call = Call::Propagate { tag, subscribers: behind.clone(), lists };
         let outcome = match inner.operations.begin(title, vec![call]).await {
             // What it cannot do is said in its record and tried again.
             Ok(operation) => self.spawn(operation).await.map_err(|error| Error::Internal(error.to_string())),

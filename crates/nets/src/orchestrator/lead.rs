@@ -156,6 +156,7 @@ impl Orchestrator {
 
     async fn take_over(&self) -> Result<(), Error> {
         self.0.tags.refresh().await?;
+        self.0.rules.reload().await?;
         self.0.spaces.reload().await?;
         let resumed = self.resume().await?;
         tracing::info!(resumed, "Operations of another orchestrator go on here.");

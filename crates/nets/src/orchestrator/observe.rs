@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 
-use super::{Orchestrator, Target};
+use super::{Inner, Orchestrator, Target};
 use crate::config::DeploymentConfig;
 use crate::error::Error;
 use crate::model::{ResourceTag, Rule};
@@ -64,7 +64,7 @@ impl Orchestrator {
 
     /// The resources of a namespace, by their tags.
     pub async fn resources(&self, namespace: Option<&str>) -> Result<Vec<Node>, Error> {
-        self.tags().look_all().await?;
+        self.0.look_all().await?;
         let mut nodes = Vec::new();
         for tag in self.tags().list() {
             let (Some(parts), Some(uri)) = (ResourceTag::parse(&tag.name), &tag.uri) else { continue };
@@ -115,6 +115,7 @@ impl Orchestrator {
 
     /// Whether a packet may pass, by the rules as they are remembered.
     pub async fn can(&self, from: &str, to: &str, protocol: u8, port: u16) -> Result<Verdict, Error> {
+        self.tags().look(&[from, to]).await?;
         let packet = Packet {
             source: self.address(from)?,
             destination: self.address(to)?,
@@ -127,7 +128,7 @@ impl Orchestrator {
     }
 
     async fn policy(&self) -> Result<Policy, Error> {
-        self.tags().look_all().await?;
+        self.0.look_all().await?;
         let mut policy = Policy::default();
         for tag in self.tags().list() {
             let (Some(parts), Some(uri)) = (ResourceTag::parse(&tag.name), &tag.uri) else { continue };
@@ -153,5 +154,26 @@ impl Orchestrator {
                 format!("stands for {} addresses; name one resource", several.len()),
             )),
         }
+    }
+}
+
+impl Inner {
+    /// Looks at all tags where they are kept elsewhere. Where they cannot be listed, these are the tags of our
+    /// resources and those that our rules name.
+    pub(super) async fn look_all(&self) -> Result<(), Error> {
+        if self.tags.can_list() {
+            return self.tags.look_all().await;
+        }
+        let made = self.made.list().await?.records.into_iter().map(|(tag, _)| tag);
+        let names: Vec<String> = made.chain(self.rules.named()).collect();
+        self.tags.look(&names).await
+    }
+
+    /// Looks at a tag and at all above it that rules may name.
+    pub(super) async fn look_above(&self, tag: &str) -> Result<(), Error> {
+        if !self.tags.can_list() {
+            self.tags.look(&self.rules.named()).await?;
+        }
+        self.tags.look_above(tag).await
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::lead::Lead;
+use super::lists::NewTargets;
 use crate::cloud::NewResource;
 use crate::controller::ConnectRequest;
 use crate::error::Error;
@@ -94,6 +96,9 @@ pub enum Call {
         namespace: String,
         /// The resource.
         uri: String,
+        /// Its address, where known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ip: Option<IpAddr>,
         /// The rules with targets.
         rules: Vec<Rule>,
     },
@@ -132,6 +137,14 @@ pub enum Call {
         tag: String,
         /// Whose.
         subscribers: Vec<String>,
+        /// What was seen to differ when it was planned.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        lists: Vec<NewTargets>,
+    },
+    /// Forgets who followed a tag that is deleted, once they were told.
+    ForgetSubscribers {
+        /// The tag.
+        tag: String,
     },
 }
 
@@ -145,6 +158,7 @@ impl Call {
                 | Self::SetTag { .. }
                 | Self::DeleteTag { .. }
                 | Self::DeleteMember { .. }
+                | Self::ForgetSubscribers { .. }
         )
     }
 }
@@ -183,9 +197,15 @@ impl fmt::Display for Call {
             Self::SetTag { tag } => write!(f, "tags: SetTag {}", tag.name),
             Self::DeleteTag { tag } | Self::Unregister { tag, .. } => write!(f, "tags: DeleteTag {tag}"),
             Self::DeleteMember { parent, child } => write!(f, "tags: DeleteTagMember {child} of {parent}"),
-            Self::Propagate { subscribers, .. } => {
-                write!(f, "AddPermitListRules with the new members to {} resources", subscribers.len())
+            Self::Propagate { lists, .. } if (1..=3).contains(&lists.len()) => {
+                let lists: Vec<String> = lists.iter().map(ToString::to_string).collect();
+                f.write_str(&lists.join("; "))
             }
+            Self::Propagate { subscribers, lists, .. } => {
+                let count = if lists.is_empty() { subscribers.len() } else { lists.len() };
+                write!(f, "AddPermitListRules with what their tags stand for to {count} resources")
+            }
+            Self::ForgetSubscribers { tag } => write!(f, "tags: Unsubscribe all from {tag}"),
         }
     }
 }
@@ -197,6 +217,9 @@ pub struct Plan {
     pub calls: Vec<String>,
     /// Stands for the exact calls.
     pub digest: String,
+    /// Connections between clouds that no rule needs any more after these calls; `prune` removes them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unneeded: Vec<String>,
 }
 
 /// The digest of calls.
@@ -309,7 +332,12 @@ impl Operations {
             moved: now,
         };
         let write = self.table.put_op(&operation.id, &operation)?;
-        self.lead.commit(Commit::new().with(write)).await?;
+        // Known before it runs, so that nothing that is written down cannot be cancelled.
+        let _ = self.started(operation.id);
+        if let Err(error) = self.lead.commit(Commit::new().with(write)).await {
+            self.ended(operation.id);
+            return Err(error);
+        }
         Ok(operation)
     }
 
@@ -356,9 +384,8 @@ impl Operations {
 
     /// The token that cancels a running operation.
     pub(super) fn started(&self, id: Uuid) -> CancellationToken {
-        let token = CancellationToken::new();
-        self.running.lock().unwrap_or_else(PoisonError::into_inner).insert(id, token.clone());
-        token
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.entry(id).or_default().clone()
     }
 
     pub(super) fn ended(&self, id: Uuid) {

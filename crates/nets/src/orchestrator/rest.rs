@@ -1,7 +1,10 @@
 //! The REST API: the original's paths and bodies, with plans, operations and answers beside them.
 //!
 //! Every request that changes something takes `?plan=true` (only tell the calls), `?expect=DIGEST` (make
-//! exactly those) and `?async=true` (answer with the operation at once).
+//! exactly those), `?async=true` (answer with the operation at once) and `?wait=1s` (answer with the operation
+//! if it is not over by then).
+
+use std::time::Duration;
 
 use axum::extract::{Path, Query, State};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
@@ -15,9 +18,9 @@ use serde_json::{Value, json};
 use tarbet_telemetry::{Coded, Problem};
 
 use super::body::{self, Body, RuleBody};
-use super::operation::{Operation, State as OperationState};
-use super::plan::Request;
-use super::{Options, Orchestrator, Outcome, rest_seed};
+use super::operation::{Call, Operation, State as OperationState};
+use super::request::Request;
+use super::{Asked, Options, Orchestrator, Outcome, rest_seed};
 use crate::error::Error;
 use crate::plan::tags::Mapping;
 use crate::refusal;
@@ -54,6 +57,8 @@ pub(super) struct How {
     expect: Option<String>,
     #[serde(rename = "async")]
     later: bool,
+    #[serde(with = "humantime_serde")]
+    wait: Option<Duration>,
 }
 
 /// An operation as it is shown: calls as sentences, keys never.
@@ -67,19 +72,33 @@ struct Shown {
     calls: Vec<String>,
     begun: String,
     moved: String,
+    /// What is left of the call it is at, where that has steps.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    steps: Vec<String>,
+    /// The resource it made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    made: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<Problem>,
 }
 
-impl From<Operation> for Shown {
-    fn from(operation: Operation) -> Self {
+impl Shown {
+    async fn new(orchestrator: &Orchestrator, operation: Operation) -> Result<Self, Error> {
+        let steps = orchestrator.steps_left(&operation).await?;
+        let place = operation.calls.iter().find_map(|call| match call {
+            Call::Register { cloud, namespace, .. } => Some(format!("{namespace}.{cloud}")),
+            _ => None,
+        });
+        let made = operation.created.as_ref().zip(place).map(|(made, place)| {
+            json!({ "name": format!("{place}.{}", made.name), "uri": made.uri, "ip": made.ip })
+        });
         let (state, problem) = match operation.state {
             OperationState::Running => ("running", None),
             OperationState::Done => ("done", None),
             OperationState::Cancelled => ("cancelled", None),
             OperationState::Failed(problem) => ("failed", Some(problem)),
         };
-        Self {
+        Ok(Self {
             id: operation.id.to_string(),
             title: operation.title,
             state,
@@ -87,8 +106,10 @@ impl From<Operation> for Shown {
             calls: operation.calls.iter().map(ToString::to_string).collect(),
             begun: operation.begun.to_string(),
             moved: operation.moved.to_string(),
+            steps,
+            made,
             problem,
-        }
+        })
     }
 }
 
@@ -150,11 +171,23 @@ pub(super) async fn change(
         return Ok(Json(orchestrator.plan(&request).await?).into_response());
     }
     if how.later {
-        let operation = orchestrator.start(request, options).await?;
-        let shown = operation.map(Shown::from);
+        let shown = match orchestrator.start(request, options).await? {
+            Some(operation) => Some(Shown::new(orchestrator, operation).await?),
+            None => None,
+        };
         return Ok((StatusCode::ACCEPTED, Json(json!({ "operation": shown }))).into_response());
     }
-    let outcome = orchestrator.execute(request, options).await?;
+    let asked = match how.wait {
+        Some(wait) => orchestrator.execute_within(request, options, wait).await?,
+        None => Asked::Over(orchestrator.execute(request, options).await?),
+    };
+    let outcome = match asked {
+        Asked::Over(outcome) => outcome,
+        Asked::Running(operation) => {
+            let shown = Shown::new(orchestrator, operation).await?;
+            return Ok((StatusCode::ACCEPTED, Json(json!({ "operation": shown }))).into_response());
+        }
+    };
     let id = outcome.operation.as_ref().map(|operation| operation.id.to_string());
     let mut response = answer(outcome);
     if let Some(value) = id.and_then(|id| id.parse().ok()) {
@@ -325,7 +358,7 @@ async fn delete_tag_rules(
 }
 
 async fn tags(State(orchestrator): State<Orchestrator>) -> Result<Json<Vec<Mapping>>, Failure> {
-    orchestrator.tags().look_all().await?;
+    orchestrator.0.look_all().await?;
     Ok(Json(orchestrator.tags().list()))
 }
 
@@ -378,16 +411,21 @@ async fn prune(State(orchestrator): State<Orchestrator>, Query(how): Query<How>)
 }
 
 async fn operations(State(orchestrator): State<Orchestrator>) -> Answer {
-    let shown: Vec<Shown> = orchestrator.operations().await?.into_iter().map(Shown::from).collect();
+    let mut shown = Vec::new();
+    for operation in orchestrator.operations().await? {
+        shown.push(Shown::new(&orchestrator, operation).await?);
+    }
     Ok(Json(shown).into_response())
 }
 
 async fn operation(State(orchestrator): State<Orchestrator>, Path(id): Path<String>) -> Answer {
-    Ok(Json(Shown::from(orchestrator.operation(&id).await?)).into_response())
+    let operation = orchestrator.operation(&id).await?;
+    Ok(Json(Shown::new(&orchestrator, operation).await?).into_response())
 }
 
 async fn cancel(State(orchestrator): State<Orchestrator>, Path(id): Path<String>) -> Answer {
-    Ok(Json(Shown::from(orchestrator.cancel(&id).await?)).into_response())
+    let operation = orchestrator.cancel(&id).await?;
+    Ok(Json(Shown::new(&orchestrator, operation).await?).into_response())
 }
 
 async fn drift(State(orchestrator): State<Orchestrator>) -> Answer {

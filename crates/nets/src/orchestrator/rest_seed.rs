@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::body::{self, Body, RuleBody};
-use super::plan::{Request, Target};
+use super::request::{Request, Target};
 use super::rest::{Answer, Failure, How, change};
 use super::{Orchestrator, Outcome};
 use crate::error::Error;

@@ -125,6 +125,8 @@ pub enum Write {
     Subscribe(String, String),
     /// The subscriber no longer follows the tag.
     Unsubscribe(String, String),
+    /// The tag is deleted: that the subscriber followed it is known only for a while longer.
+    Retire(String, String),
 }
 
 #[derive(Debug, Default)]
@@ -198,27 +200,19 @@ impl Graph {
 
     /// The leaves and addresses a tag stands for, each once.
     pub fn resolve(&self, tag: &str) -> Vec<Mapping> {
-        let mut seen: HashSet<&str> = HashSet::new();
-        let mut leaves = Vec::new();
-        let mut open = vec![tag];
-        while let Some(name) = open.pop() {
-            if target::parse(name).is_some() {
-                leaves.push(Mapping { ip: Some(name.to_owned()), ..Mapping::default() });
-                continue;
-            }
-            let Some(node) = self.nodes.get(name) else { continue };
-            if node.leaf.is_some() {
-                leaves.push(mapping(name, node));
-            }
-            // From behind, so that members come out in the order of their names.
-            open.extend(node.members().rev_collect().into_iter().filter(|member| seen.insert(member)));
-        }
-        leaves
+        what_if::resolve(tag, |name| self.nodes.get(name))
     }
 
     /// The addresses and prefixes a tag stands for.
     pub fn addresses(&self, tag: &str) -> Vec<String> {
         self.resolve(tag).into_iter().filter_map(|leaf| leaf.ip).collect()
+    }
+
+    /// The leaf of a resource, by what its cloud calls it. Looks at all tags.
+    pub fn leaf_of(&self, prefix: &str, uri: &str) -> Option<Mapping> {
+        let is_it = |node: &Node| node.leaf.as_ref().is_some_and(|leaf| leaf.uri.as_deref() == Some(uri));
+        let found = self.nodes.iter().find(|(name, node)| is_it(node) && name.starts_with(prefix));
+        found.map(|(name, node)| mapping(name, node))
     }
 
     /// Who follows exactly this tag.
@@ -336,14 +330,15 @@ impl Graph {
     }
 
     /// Removes a tag and its memberships both ways. The tag itself goes last, so that a removal cut into several
-    /// commits can be begun again. Who followed it stays noted until it unsubscribes: the original's orchestrator
-    /// asks for them only afterwards, and their rules still name the tag, should it be set again.
+    /// commits can be begun again. Who followed it stays noted for a while: the original's orchestrator asks for
+    /// them only afterwards.
     pub fn delete(&self, tag: &str) -> Result<Vec<Write>, TagError> {
         let node =
             self.nodes.get(tag).filter(|node| node.exists()).ok_or_else(|| TagError::Unknown(tag.into()))?;
         let mut writes: Vec<Write> = Vec::new();
         writes.extend(node.parents.iter().map(|parent| Write::Leave(parent.to_string(), tag.into())));
         writes.extend(node.members().map(|member| Write::Leave(tag.into(), member.to_string())));
+        writes.extend(self.subscribers(tag).into_iter().map(|who| Write::Retire(tag.into(), who)));
         writes.push(Write::Remove(tag.into()));
         Ok(writes)
     }
@@ -415,6 +410,8 @@ impl Graph {
                 }
                 node.subscribers.take_if(|subscribers| subscribers.is_empty());
             }),
+            // When its time is over it is unsubscribed.
+            Write::Retire(..) => {}
         }
     }
 
@@ -435,19 +432,6 @@ impl Graph {
     }
 }
 
-/// Collects an iterator back to front.
-trait RevCollect<T> {
-    fn rev_collect(self) -> Vec<T>;
-}
-
-impl<'a, I: Iterator<Item = &'a Arc<str>>> RevCollect<&'a str> for I {
-    fn rev_collect(self) -> Vec<&'a str> {
-        let mut all: Vec<&'a str> = self.map(|name| &**name).collect();
-        all.reverse();
-        all
-    }
-}
-
 fn mapping(name: &str, node: &Node) -> Mapping {
     let text = |text: &Option<Box<str>>| text.as_deref().map(str::to_owned);
     Mapping {
@@ -460,3 +444,6 @@ fn mapping(name: &str, node: &Node) -> Mapping {
 
 #[cfg(test)]
 mod tests;
+mod what_if;
+
+pub use what_if::{WhatIf, touched};

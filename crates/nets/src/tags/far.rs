@@ -121,6 +121,16 @@ impl Far {
 
     /// Makes a change there.
     pub(super) async fn make(&self, change: &FarChange<'_>) -> Result<(), Error> {
+        if let FarChange::Forget(tag, all) = *change {
+            for who in all {
+                self.make_one(&FarChange::Unsubscribe(tag, who)).await?;
+            }
+            return Ok(());
+        }
+        self.make_one(change).await
+    }
+
+    async fn make_one(&self, change: &FarChange<'_>) -> Result<(), Error> {
         match self.clone() {
             Self::Today(client) => make_today(client, change).await,
             Self::Seed(client) => make_seed(client, change).await,
@@ -162,6 +172,8 @@ pub(super) enum FarChange<'a> {
     Delete(&'a str),
     Subscribe(&'a str, &'a str),
     Unsubscribe(&'a str, &'a str),
+    /// All of these leave the tag.
+    Forget(&'a str, &'a [String]),
 }
 
 async fn make_today(mut client: TodayClient<Line>, change: &FarChange<'_>) -> Result<(), Error> {
@@ -190,6 +202,7 @@ async fn make_today(mut client: TodayClient<Line>, change: &FarChange<'_>) -> Re
             let request = today::UnsubscribeRequest { subscription: subscription(tag, who) };
             client.unsubscribe(request).await.map(drop).map_err(told)
         }
+        FarChange::Forget(..) => Ok(()),
     }
 }
 
@@ -208,6 +221,7 @@ async fn make_seed(mut client: SeedClient<Line>, change: &FarChange<'_>) -> Resu
         FarChange::Delete(tag) => client.delete_tag(seed_tags::Tag { tag_name: tag.into() }).await,
         FarChange::Subscribe(tag, who) => client.subscribe(subscription(tag, who)).await,
         FarChange::Unsubscribe(tag, who) => client.unsubscribe(subscription(tag, who)).await,
+        FarChange::Forget(..) => return Ok(()),
     };
     done(answer.map_err(told)?.into_inner())
 }

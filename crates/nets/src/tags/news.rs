@@ -67,12 +67,7 @@ impl News {
 /// The tags that stand for something else after these writes. Of a membership it is the group; what is above
 /// it is found in the hierarchy.
 pub(super) fn touched(writes: &[Write]) -> BTreeSet<String> {
-    let name = |write: &Write| match write {
-        Write::Leaf { tag, .. } | Write::Group(tag) | Write::Remove(tag) => Some(tag.clone()),
-        Write::Join(parent, _) | Write::Leave(parent, _) => Some(parent.clone()),
-        Write::Subscribe(..) | Write::Unsubscribe(..) => None,
-    };
-    writes.iter().filter_map(name).collect()
+    writes.iter().filter_map(crate::plan::tags::touched).map(str::to_owned).collect()
 }
 
 #[cfg(test)]

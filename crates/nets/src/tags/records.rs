@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tarbet_store::{Commit, Record, Revision, Store, Table, TableName, Watch};
+use tokio::time::Instant;
 
 use super::Sharing;
+use super::leaving::Leaving;
 use crate::error::Error;
 use crate::plan::tags::{Graph, Write};
 
@@ -68,6 +70,8 @@ impl Record for Logged {
 #[derive(Debug)]
 pub(super) struct Records {
     sharing: Sharing,
+    /// How long it is known who followed a tag that is deleted.
+    kept: Duration,
     tags: Table<String, Tag>,
     members: Table<(String, String), Row>,
     subscribers: Table<(String, String), Row>,
@@ -76,9 +80,10 @@ pub(super) struct Records {
 }
 
 impl Records {
-    pub(super) fn new(store: &Store, sharing: Sharing) -> Result<Self, Error> {
+    pub(super) fn new(store: &Store, sharing: Sharing, kept: Duration) -> Result<Self, Error> {
         Ok(Self {
             sharing,
+            kept,
             tags: Table::new(store, "tags")?,
             members: Table::new(store, "tag-members")?,
             subscribers: Table::new(store, "tag-subscribers")?,
@@ -89,9 +94,9 @@ impl Records {
 
     /// Everything. The counter is read first: what comes in while reading is replayed, and every
     /// write may be applied twice.
-    pub(super) async fn load(&self) -> Result<(Graph, Option<Seen>), Error> {
+    pub(super) async fn load(&self) -> Result<(Graph, Leaving, Option<Seen>), Error> {
         let seen = self.seen().await?;
-        let mut graph = Graph::default();
+        let (mut graph, mut leaving, now) = (Graph::default(), Leaving::default(), Instant::now());
         let tags = self.tags.list().await?;
         let members = self.members.list().await?;
         let subscribers = self.subscribers.list().await?;
@@ -106,10 +111,13 @@ impl Records {
         for ((parent, child), _) in members.records {
             graph.apply(&Write::Join(parent, child));
         }
-        for ((tag, subscriber), _) in subscribers.records {
+        for ((tag, subscriber), record) in subscribers.records {
+            if let Some(left) = record.expires_in {
+                leaving.note(&tag, &subscriber, now + left);
+            }
             graph.apply(&Write::Subscribe(tag, subscriber));
         }
-        Ok((graph, seen))
+        Ok((graph, leaving, seen))
     }
 
     async fn seen(&self) -> Result<Option<Seen>, Error> {
@@ -139,6 +147,9 @@ impl Records {
                 Write::Leave(parent, child) => self.members.delete_op(&(parent.clone(), child.clone())),
                 Write::Subscribe(tag, who) => self.subscribers.put_op(&(tag.clone(), who.clone()), &row)?,
                 Write::Unsubscribe(tag, who) => self.subscribers.delete_op(&(tag.clone(), who.clone())),
+                Write::Retire(tag, who) => {
+                    self.subscribers.put_for_op(&(tag.clone(), who.clone()), &row, self.kept)?
+                }
             });
         }
         let store = self.tags.store();

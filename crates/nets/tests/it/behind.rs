@@ -230,3 +230,100 @@ async fn changes_by_another_process_on_the_same_store_are_followed() {
     other.delete("top").await.unwrap();
     comes_to_permit(&clouds, &[]).await;
 }
+
+#[tokio::test]
+async fn a_tag_that_is_deleted_and_set_again_is_followed_again() {
+    let clouds = bed::clouds(None).await;
+    let running = bed::orchestrator(&clouds.config, &bed::memory().await).await;
+    let url = running.rest.clone();
+    world(&url).await;
+    let tag = format!("{url}/tags/top");
+    let (_, plan) = rest(Method::DELETE, format!("{tag}?plan=true"), Value::Null).await;
+    let wanted = json!([
+        "tags: DeleteTag top",
+        format!("east: AddPermitListRules web (-2) to {URI}"),
+        "tags: Unsubscribe all from top",
+    ]);
+    assert_eq!(plan["calls"], wanted);
+    assert_eq!(rest(Method::DELETE, tag, Value::Null).await.0, 200);
+    assert_eq!(
+        running.orchestrator.tags().subscribers("top"),
+        Vec::<String>::new(),
+        "nobody follows what is not"
+    );
+    assert_eq!(permitted(&clouds).await, Vec::<String>::new());
+    // The rule names it still.
+    assert_eq!(set(&url, "top", "10.0.0.40").await.0, 200);
+    assert_eq!(permitted(&clouds).await, ["10.0.0.40"]);
+    assert_eq!(running.orchestrator.tags().subscribers("top").len(), 1);
+}
+
+#[tokio::test]
+async fn a_plan_of_a_tag_names_its_calls_and_refuses_what_could_never_work() {
+    let clouds = bed::clouds(None).await;
+    let running = bed::orchestrator(&clouds.config, &bed::memory().await).await;
+    let url = running.rest.clone();
+    world(&url).await;
+    let far = format!("{url}/namespaces/default/clouds/west/resources/far");
+    assert_eq!(rest(Method::PUT, far, json!({ "description": "{}" })).await.0, 200);
+
+    // An address in no network, far below what the rule names, is refused while nothing is changed.
+    let (status, refused) = set(&url, "clients", "10.99.0.1").await;
+    assert_eq!(status, 400, "{refused}");
+    assert!(refused["error"].as_str().unwrap().contains("10.99.0.1"), "{refused}");
+    assert_eq!(running.orchestrator.tags().get("clients").unwrap().child_tags, ["10.0.0.11"]);
+
+    // A member in another cloud needs a connection, and the plan says so.
+    let body = json!({ "name": "clients", "child_tags": ["default.west.far"] });
+    let apply = |how: &str| {
+        let url = format!("{url}/tags/clients/applyMembers?{how}");
+        let body = body.clone();
+        async move { rest(Method::POST, url, body).await }
+    };
+    let (_, plan) = apply("plan=true").await;
+    let calls: Vec<&str> = plan["calls"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert_eq!(calls.first(), Some(&"ConnectClouds east/default with west/default"));
+    let own: Vec<&&str> = calls[1..].iter().filter(|call| !call.starts_with("  ")).collect();
+    assert_eq!(
+        own,
+        [&"tags: SetTag clients", &format!("east: AddPermitListRules web (+1) to {URI}").as_str()]
+    );
+    let digest = plan["digest"].as_str().unwrap().to_owned();
+    // Somebody else changes what the list would be told.
+    assert_eq!(set(&url, "other", "10.0.0.50").await.0, 200);
+    assert_eq!(set(&url, "top", "other").await.0, 200);
+    assert_eq!(set(&url, "other", "10.0.0.51").await.0, 200);
+    assert_eq!(apply(&format!("expect={digest}")).await.0, 409);
+    assert!(clouds.east.tunnels().is_empty());
+    let (_, plan) = apply("plan=true").await;
+    let digest = plan["digest"].as_str().unwrap();
+    assert_eq!(apply(&format!("expect={digest}")).await.0, 200);
+    assert_eq!((clouds.east.tunnels().len(), clouds.west.tunnels().len()), (1, 1));
+    assert!(permitted(&clouds).await.contains(&"10.1.0.4".to_owned()));
+    let (_, operations) = rest(Method::GET, format!("{url}/operations"), Value::Null).await;
+    let connects = operations.as_array().unwrap().iter().filter(|operation| {
+        operation["calls"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|call| call.as_str().unwrap().starts_with("Connect"))
+    });
+    assert_eq!(connects.count(), 1, "the plugin found it made: {operations}");
+
+    // The same resource by its URI, as the first generation names it.
+    let rule = json!({ "associated_resource": URI, "rules": [
+        { "id": "seed", "src_port": -1, "dst_port": 22, "protocol": 6, "tags": ["10.99.0.1"] },
+    ] });
+    let path = format!("{url}/cloud/east/permit-list/rules/");
+    let (status, refused) = rest(Method::POST, path, rule).await;
+    assert_eq!((status, &refused["code"]), (400, &json!("TB-4101")), "{refused}");
+
+    // Taking the last away that needs the connection says that it is free.
+    let rules = format!("{url}/namespaces/default/clouds/east/resources/web/rules/web");
+    let (_, plan) = rest(Method::DELETE, format!("{rules}?plan=true"), Value::Null).await;
+    assert_eq!(plan["unneeded"].as_array().map(Vec::len), Some(1), "{plan}");
+    assert_eq!(rest(Method::DELETE, rules, Value::Null).await.0, 200);
+    let (_, prune) = rest(Method::POST, format!("{url}/links/prune?plan=true"), Value::Null).await;
+    let link = plan["unneeded"][0].as_str().unwrap();
+    assert_eq!(prune["calls"], json!([format!("DisconnectClouds {link}")]));
+}

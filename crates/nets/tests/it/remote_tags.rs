@@ -2,10 +2,11 @@
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use tarbet_nets::role;
 use tarbet_nets::tags::{RemoteTags, Sharing, TagWire, Tags};
 use tarbet_nets::trust::DialTrust;
+use tarbet_nets::{NetsConfig, role};
 use tarbet_telemetry::Coded as _;
+use tarbet_testbed::Lease;
 use tonic::service::Routes;
 
 use super::bed::{self, rest};
@@ -29,7 +30,8 @@ async fn life(wire: TagWire) {
         wire,
         trust: DialTrust::default(),
     });
-    let running = bed::orchestrator(&config, &bed::memory().await).await;
+    let store = bed::memory().await;
+    let running = bed::orchestrator(&config, &store).await;
     let url = &running.rest;
     for name in ["web", "one", "two"] {
         let (status, made) = rest(Method::PUT, resource(url, name), json!({ "description": "{}" })).await;
@@ -78,10 +80,46 @@ async fn life(wire: TagWire) {
         assert_eq!(list[0]["targets"], json!(["10.0.0.6", "10.0.0.77", "10.0.0.88", "10.0.0.99"]), "{list}");
     }
 
+    // An orchestrator that has just started knows nothing of its own, and looks.
+    let out = json!([{ "name": "out", "direction": 1, "src_port": -1, "dst_port": 443, "protocol": 6, "tags": ["default.east.web"] }]);
+    assert_eq!(rest(Method::POST, format!("{}/applyRules", resource(url, "two")), out).await.0, 200);
+    let again = NetsConfig { remote_tags: config.remote_tags.clone(), ..clouds.second.clone() };
+    let fresh = bed::orchestrator(&again, &store).await;
+    let ask = format!("{}/can?from=default.east.two&to=default.east.web&port=443", fresh.rest);
+    let (status, verdict) = rest(Method::GET, ask, Value::Null).await;
+    assert_eq!((status, &verdict["allowed"]), (200, &json!(true)), "{verdict}");
+    drop(fresh);
+    let ports = Lease::block(4).unwrap();
+    let fresh = bed::orchestrator(&elsewhere(&again, &ports), &store).await;
+    let (_, all) =
+        rest(Method::GET, format!("{}/namespaces/default/resources", fresh.rest), Value::Null).await;
+    assert_eq!(all.as_array().unwrap().len(), 3, "{all}");
+    let (_, all) = rest(Method::GET, format!("{}/tags", fresh.rest), Value::Null).await;
+    let names: Vec<&str> = all.as_array().unwrap().iter().filter_map(|tag| tag["name"].as_str()).collect();
+    for name in ["clients", "default.east.one", "default.east.two", "default.east.web"] {
+        assert!(names.contains(&name), "{name} is missing in {names:?}");
+    }
+    // It knows who follows from above, too, because rules name it.
+    let body = json!({ "name": "default.east.two", "uri": "memory/east/default/two", "ip": "10.0.0.66" });
+    let path = "tags/default.east.two/applyMembers";
+    let (status, answer) = rest(Method::POST, format!("{}/{path}", fresh.rest), body).await;
+    assert_eq!(status, 200, "{answer}");
+    let (_, list) = rest(Method::GET, format!("{}/rules", resource(url, "web")), Value::Null).await;
+    let targets = list[0]["targets"].as_array().unwrap();
+    assert!(targets.contains(&json!("10.0.0.66")) && !targets.contains(&json!("10.0.0.6")), "{list}");
+
     // While it is away nothing is decided by what was true before.
     drop(service);
     let (status, refused) = set("clients", "default.east.one").await;
     assert_eq!((status, refused["code"].as_str()), (502, Some("TB-4208")), "{refused}");
+}
+
+/// The same on other ports.
+fn elsewhere(config: &NetsConfig, ports: &Lease) -> NetsConfig {
+    let mut config = config.clone();
+    (config.server.port, config.server.rpc_port) = (ports.port(0), ports.port(1));
+    (config.tag_service.port, config.kv_store.port) = (ports.port(2), ports.port(3));
+    config
 }
 
 #[tokio::test]

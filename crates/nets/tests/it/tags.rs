@@ -151,6 +151,43 @@ async fn the_first_generation_speaks_to_the_same_tags() {
     assert!(!tags.exists("g") && tags.exists("a"));
 }
 
+async fn forgets_who_followed_what_is_deleted(store: Store, sharing: Sharing) {
+    let kept = Duration::from_hours(1);
+    let tags = Tags::open_keeping(&store, sharing, kept).await.unwrap();
+    for tag in ["g", "h"] {
+        tags.set(&group(tag, &["10.0.0.1"])).await.unwrap();
+        tags.subscribe(tag, "s").await.unwrap();
+        tags.delete(tag).await.unwrap();
+        assert_eq!(tags.subscribers(tag), ["s"], "the original's orchestrator asks only now");
+    }
+    // Whoever is told that they were told forgets them at once; a tag that is set again has its own again.
+    tags.forget_subscribers("h").await.unwrap();
+    tags.set(&group("g", &["10.0.0.2"])).await.unwrap();
+    tags.forget_subscribers("g").await.unwrap();
+    for tags in [&tags, &Tags::open_keeping(&store, sharing, kept).await.unwrap()] {
+        assert_eq!((tags.subscribers("g"), tags.subscribers("h")), (vec!["s".to_owned()], vec![]));
+    }
+    // Their time is over, here and for whoever reads the store later.
+    let tags = Tags::open_keeping(&store, sharing, Duration::from_millis(1)).await.unwrap();
+    tags.delete("g").await.unwrap();
+    eventually(Duration::from_secs(30), "nobody follows it", || async { tags.subscribers("g").is_empty() })
+        .await
+        .unwrap();
+    tags.set(&group("g", &["10.0.0.3"])).await.unwrap();
+    assert!(tags.subscribers("g").is_empty(), "and it stays so");
+    let again = Tags::open(&store, sharing).await.unwrap();
+    assert!(again.subscribers("g").is_empty() && again.affected("g").is_empty());
+}
+
+#[tokio::test]
+async fn who_followed_a_tag_that_is_deleted_is_known_for_a_while() {
+    forgets_who_followed_what_is_deleted(bed::memory().await, Sharing::Alone).await;
+    let folder = tempfile::tempdir().unwrap();
+    forgets_who_followed_what_is_deleted(bed::redb(&folder).await, Sharing::Alone).await;
+    let redis = Redis::start().await.unwrap();
+    forgets_who_followed_what_is_deleted(bed::redis(&redis).await, Sharing::Shared).await;
+}
+
 #[tokio::test]
 async fn two_services_on_one_redis_agree() {
     let redis = Redis::start().await.unwrap();
@@ -225,7 +262,8 @@ async fn many_tags_and_large_groups() {
 #[tokio::test]
 async fn a_group_resolves_to_its_own_members_among_very_many_tags() {
     const GROUP: usize = 100;
-    let groups = 200 * bed::effort();
+    // A million tags at the effort of `make verify`.
+    let groups = if bed::effort() > 1 { 1000 * bed::effort() } else { 200 };
     let store = bed::memory().await;
     let tags = Tags::open(&store, Sharing::Alone).await.unwrap();
     let name = |number: usize, member: usize| format!("default.local.m{number}-{member}");
@@ -255,6 +293,7 @@ async fn a_group_resolves_to_its_own_members_among_very_many_tags() {
         assert_eq!(tags.resolve("top").len(), groups * (GROUP - 1));
         assert_eq!(tags.affected(&name(0, 1)).len(), 1, "who follows the top hears of the least of it");
     }
+    tarbet_testbed::verified("a tag among very many, each by its name and within its group", tags.len());
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 mod client;
 mod follow;
+mod progress;
 mod questions;
 mod rules;
 

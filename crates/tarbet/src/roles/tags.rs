@@ -55,8 +55,8 @@ pub fn run(config: Config, args: TagsArgs) -> Result<(), Problem> {
             let today = (args.wire == Wire::Today).then(|| listen(args.listen.unwrap_or(TODAY)));
             let seed = (args.wire == Wire::Seed).then(|| listen(args.listen.unwrap_or(SEED)));
             let kv = listen(args.kv_listen);
-            let trust = &config.nets.security;
-            tags(today.as_ref(), seed.as_ref(), Some(&kv), trust, &around)
+            let (trust, kept) = (&config.nets.security, config.nets.subscriptions_kept);
+            tags(today.as_ref(), seed.as_ref(), Some(&kv), trust, kept, &around)
                 .await
                 .map_err(|error| error.problem())
         }

@@ -103,6 +103,14 @@ codes! {
         page: "A file of expectations says which flows must pass and which must not. It is judged by the same reading \
                of permit lists that the clouds' rules are made from: both ends must permit a flow."
     }
+    OPERATION_ENDED = "TB-4113" "the operation has ended" {
+        whose: Caller, retry: false, http: 409, exit: 4,
+        hop: "orchestrator",
+        cause: "it was done, failed or was cancelled before this was asked",
+        remedy: "`tarbet glide operation show ID` tells how it ended",
+        page: "Only what still runs can be cancelled. What an operation that ended has made stays; remove it by a \
+               request of its own, such as `tarbet glide rule delete` or `tarbet glide resource delete`."
+    }
     PLUGIN_UNREACHABLE = "TB-4201" "a cloud plugin does not answer" {
         whose: Upstream, retry: true, http: 502, exit: 1,
         hop: "orchestrator → cloud plugin",

@@ -175,6 +175,38 @@ proptest! {
     }
 }
 
+proptest! {
+    /// What a change would come to is what it comes to, and until then nothing is different.
+    #[test]
+    fn what_is_foreseen_comes_true(steps in prop::collection::vec((0_u8..5, 0_u8..6, 0_u8..6), 1..40)) {
+        let mut graph = Graph::default();
+        let name = |n: u8| format!("t{n}");
+        let all: Vec<String> = (0..6).map(name).collect();
+        for (what, x, y) in steps {
+            let (tag, other) = (name(x), name(y));
+            let writes = match what {
+                0 => graph.set(&group(&tag, &[&other])),
+                1 => graph.set(&group(&tag, &[&format!("10.0.{x}.{y}")])),
+                2 => graph.set(&leaf(&tag, &format!("10.1.{x}.{y}"))),
+                3 => graph.delete_member(&tag, &other),
+                _ => graph.delete(&tag),
+            };
+            let Ok(writes) = writes else { continue };
+            let look = |graph: &Graph| all.iter().map(|tag| graph.addresses(tag)).collect::<Vec<_>>();
+            let before = look(&graph);
+            let foreseen: Vec<Vec<String>> = {
+                let then = graph.what_if(&writes);
+                all.iter().map(|tag| then.addresses(tag)).collect()
+            };
+            prop_assert_eq!(look(&graph), before);
+            for write in &writes {
+                graph.apply(write);
+            }
+            prop_assert_eq!(look(&graph), foreseen);
+        }
+    }
+}
+
 fn reaches(model: &BTreeMap<String, BTreeSet<String>>, from: &str, to: &str) -> bool {
     from == to
         || model.get(from).is_some_and(|members| members.iter().any(|member| reaches(model, member, to)))

@@ -16,6 +16,9 @@ use super::GlideArgs;
 use crate::cli::endpoint::{Endpoint, state_folder};
 use crate::output::Format;
 
+/// Who waits longer is told how far it got.
+const SILENT_FOR: &str = "1s";
+
 /// The original's own file, so that both programs agree.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -222,12 +225,19 @@ impl Glide {
 
     /// A change: made, planned or begun, as the flags say.
     pub async fn change(&self, method: Method, path: &str, body: Value, done: &str) -> Result<(), Problem> {
-        let answer = self.send(method, path, &self.how, body).await?;
+        let mut how = self.how.clone();
+        if !self.plan && !self.detach {
+            how.push(("wait", SILENT_FOR.to_owned()));
+        }
+        let mut answer = self.send(method, path, &how, body).await?;
         if self.plan {
             return self.show_plan(&answer);
         }
         if self.detach {
             return self.show_operation(&answer["operation"]);
+        }
+        if answer["operation"].is_object() {
+            answer = super::progress::watch(self, answer["operation"].clone()).await?;
         }
         match &answer {
             Value::Object(fields) if !fields.is_empty() && self.format == Format::Table => {
@@ -251,6 +261,12 @@ impl Glide {
             return self.format.text("Nothing to do: everything is so already.");
         }
         let digest = plan["digest"].as_str().unwrap_or_default();
+        let mut calls = calls;
+        for link in lines(&plan["unneeded"]) {
+            calls.push(format!(
+                "\nThe connection {link} is needed by nothing then: `tarbet glide prune` removes it."
+            ));
+        }
         self.format.text(&format!(
             "{}\n\nTo make exactly these calls, repeat with --expect {digest}",
             calls.join("\n")
@@ -270,6 +286,7 @@ impl Glide {
         let text = |field: &str| operation[field].as_str().unwrap_or_default().to_owned();
         let mut page = format!("{}: {}, {}\n", text("id"), text("title"), text("state"));
         page.extend(marked.map(|line| line + "\n"));
+        page.extend(lines(&operation["steps"]).into_iter().map(|step| format!("      {step}\n")));
         if let Some(problem) = operation["problem"]["message"].as_str() {
             page.push_str(problem);
         }
@@ -286,7 +303,7 @@ impl Glide {
     }
 }
 
-fn lines(list: &Value) -> Vec<String> {
+pub fn lines(list: &Value) -> Vec<String> {
     list.as_array().into_iter().flatten().filter_map(|line| line.as_str().map(str::to_owned)).collect()
 }
 

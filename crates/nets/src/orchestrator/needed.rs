@@ -1,0 +1,149 @@
+//! Which connections between clouds rules need.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnet::IpNet;
+
+use super::Inner;
+use super::operation::Call;
+use super::request::Target;
+use super::rules::RuleSet;
+use crate::cloud::{Need, needs};
+use crate::controller::ConnectRequest;
+use crate::error::Error;
+use crate::model::Rule;
+use crate::plan::connect::{Link, Side, Step};
+use crate::plan::rule;
+use crate::plan::target::{Map, Place};
+
+/// Connections to be made, each once.
+#[derive(Default)]
+pub(super) struct Connections(Vec<(bool, ConnectRequest)>);
+
+impl Connections {
+    /// One link carries all networks at its ends where they learn of each other by themselves.
+    fn add(&mut self, learned: bool, request: ConnectRequest) {
+        let ends = |request: &ConnectRequest| {
+            let (a, b) = (
+                (request.cloud_a.clone(), request.namespace_a.clone()),
+                (request.cloud_b.clone(), request.namespace_b.clone()),
+            );
+            if a < b { (a, b) } else { (b, a) }
+        };
+        let same = |other: &ConnectRequest| *other == request || (learned && ends(other) == ends(&request));
+        if !self.0.iter().any(|(_, other)| same(other)) {
+            self.0.push((learned, request));
+        }
+    }
+
+    pub(super) fn merge(&mut self, more: Self) {
+        for (learned, request) in more.0 {
+            self.add(learned, request);
+        }
+    }
+
+    pub(super) fn calls(self) -> Vec<Call> {
+        self.0.into_iter().map(|(_, request)| Call::Connect(request)).collect()
+    }
+}
+
+impl Inner {
+    /// The resource with its address, by its tag where a request did not tell it.
+    pub(super) fn located(&self, resource: &Target) -> Target {
+        let Target { namespace, cloud, uri, ip } = resource;
+        let by_tag = || self.tags.leaf_of(&format!("{namespace}.{cloud}."), uri)?.ip?.parse().ok();
+        Target { ip: ip.or_else(by_tag), ..resource.clone() }
+    }
+
+    /// What must be connected first. A resource whose address is not known is left to its plugin.
+    pub(super) async fn connections_for(
+        &self,
+        resource: &Target,
+        rules: &[Rule],
+    ) -> Result<Connections, Error> {
+        let mut found = Connections::default();
+        let Some(own_address) = resource.ip else { return Ok(found) };
+        if rules.iter().all(|rule| rule.targets.is_empty()) {
+            return Ok(found);
+        }
+        let map = self.spaces.map(&self.places).await?;
+        let Place::Known(owners) = map.place(&IpNet::from(own_address)) else { return Ok(found) };
+        let Some(own) = owners.into_iter().find(|owner| owner.cloud == resource.cloud) else {
+            return Ok(found);
+        };
+        for need in needs(rules, &own, &map)? {
+            if let Need::Vpn(owner) = need {
+                let request = ConnectRequest::between(&own, &owner);
+                let link = self.link(&request).await?;
+                if link.next() != Step::Done {
+                    found.add(link.pair.bgp, request);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Links that no remembered rule needs.
+    pub(super) async fn plan_prune(&self) -> Result<Vec<Call>, Error> {
+        let map = self.spaces.map(&self.places).await?;
+        let (sets, links) = (self.rules.list().await?, self.links.list().await?);
+        let unused = unneeded(&links, &sets, &map);
+        Ok(unused.into_iter().map(|link| Call::Disconnect { link }).collect())
+    }
+
+    /// Links that are needed now, and by nobody once these calls are made.
+    pub(super) async fn freed_by(&self, calls: &[Call]) -> Result<Vec<String>, Error> {
+        let mut gone: BTreeMap<String, Option<&[String]>> = BTreeMap::new();
+        for call in calls {
+            match call {
+                Call::DeleteRules { cloud, namespace, uri, names } => {
+                    gone.insert(format!("{namespace}>{cloud}>{uri}"), Some(names));
+                }
+                Call::Unregister { subscriber, .. } => {
+                    gone.insert(subscriber.clone(), None);
+                }
+                _ => {}
+            }
+        }
+        let links = self.links.list().await?;
+        if gone.is_empty() || links.is_empty() {
+            return Ok(Vec::new());
+        }
+        let map = self.spaces.map(&self.places).await?;
+        let before = self.rules.list().await?;
+        let mut after = before.clone();
+        for set in &mut after {
+            match gone.get(&set.target().subscriber().to_string()) {
+                Some(Some(names)) => set.rules.retain(|name, _| !names.contains(name)),
+                Some(None) => set.rules.clear(),
+                None => {}
+            }
+        }
+        let idle: BTreeSet<String> = unneeded(&links, &before, &map).into_iter().collect();
+        let freed = unneeded(&links, &after, &map);
+        Ok(freed.into_iter().filter(|link| !idle.contains(link)).collect())
+    }
+}
+
+/// The names of links that none of these permit lists needs.
+fn unneeded(links: &[Link], sets: &[RuleSet], map: &Map) -> Vec<String> {
+    let mut needed = BTreeSet::new();
+    for set in sets {
+        for target in set.rules.values().filter_map(|rule| rule::targets(rule).ok()).flatten() {
+            if let Place::Known(owners) = map.place(&target) {
+                for owner in owners.into_iter().filter(|owner| owner.cloud != set.cloud) {
+                    let here = (set.cloud.clone(), set.namespace.clone());
+                    let there = (owner.cloud, owner.namespace);
+                    needed.insert((here.clone(), there.clone()));
+                    needed.insert((there, here));
+                }
+            }
+        }
+    }
+    let unused = links.iter().filter(|link| {
+        let (a, b) = link.ends(Side::A);
+        let ends = ((a.cloud.clone(), a.namespace.clone()), (b.cloud.clone(), b.namespace.clone()));
+        !needed.contains(&ends)
+    });
+    unused.map(Link::name).collect()
+}

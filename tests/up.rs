@@ -148,6 +148,12 @@ async fn one_command_starts_all_and_one_removes_all() {
         machine.say(&["pods", "run", "none", "--", "echo", "carried across"]).await.trim(),
         "carried across"
     );
+    // Variables and words arrive as they were typed.
+    let line = r#"printf '%s|%s|%s' "$P" '$(P)' '$$'"#;
+    assert_eq!(
+        machine.say(&["pods", "run", "-e", "P=5$ $(P) $$", "none", "--", "sh", "-c", line]).await.trim(),
+        "5$ $(P) $$|$(P)|$$"
+    );
     machine.say(&["pods", "run", "--detach", "--name", "stays", "none", "--", "sleep", "600"]).await;
     let description = machine.folder.write("web.json", "{}").unwrap().display().to_string();
     let planned = machine.say(&["glide", "resource", "create", "local", "web", &description, "--plan"]).await;

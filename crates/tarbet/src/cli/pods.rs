@@ -12,7 +12,7 @@ use tarbet_cluster::Connect;
 use tarbet_identity::tls::{CaSource, ClientTls};
 use tarbet_pods::interlink::{Giving, retrieve};
 use tarbet_pods::node::interlink::{Endpoint, Interlink};
-use tarbet_pods::wire::{ExecRequest, Frame, LogRequest, PodCreate, PodStatus};
+use tarbet_pods::wire::{ExecRequest, Frame, LogRequest, Origin, PodCreate, PodStatus};
 use tarbet_telemetry::codes::{ground, pods};
 use tarbet_telemetry::{Coded, Problem};
 use tokio::io::AsyncReadExt;
@@ -245,14 +245,13 @@ async fn start(interlink: &Interlink, args: RunArgs, format: Format) -> Result<(
             limits.insert(key.into(), value.into());
         }
     }
+    let peer = interlink.ping().await.map_err(told)?;
     let mut container = json!({
         "name": "main", "image": args.image, "imagePullPolicy": args.pull, "resources": {"limits": limits},
-        "env": env.into_iter().map(|(name, value)| json!({"name": name, "value": value.replace('$', "$$")})).collect::<Vec<_>>(),
+        "env": env.into_iter().map(|(name, value)| json!({"name": name, "value": value})).collect::<Vec<_>>(),
     });
     if !args.command.is_empty() {
-        // What was typed is meant as it was typed.
-        let words = args.command.iter().map(|word| word.replace('$', "$$")).collect::<Vec<_>>();
-        container["command"] = words.into();
+        container["command"] = literal(args.command, peer.origin).into();
     }
     let pod = json!({
         "metadata": {"name": name, "namespace": NAMESPACE, "uid": uid,
@@ -264,7 +263,6 @@ async fn start(interlink: &Interlink, args: RunArgs, format: Format) -> Result<(
         Problem::new(&ground::INTERNAL, "The pod cannot be written.").because(error.to_string())
     })?;
     let create = PodCreate { pod, ..Default::default() };
-    let peer = interlink.ping().await.map_err(told)?;
     let containers = retrieve(create.clone(), Giving::Everything).containers;
     interlink.create(&create, &containers, &peer).await.map_err(told)?;
     if args.detach {
@@ -283,6 +281,15 @@ async fn start(interlink: &Interlink, args: RunArgs, format: Format) -> Result<(
         0 => Ok(()),
         code => exit(code),
     }
+}
+
+/// Words of a command that are meant as they were typed. Our plugins replace `$(NAME)` in them, as
+/// Kubernetes does, and read two dollars as one; those of others leave that to a node.
+fn literal(words: Vec<String>, origin: Origin) -> Vec<String> {
+    if !origin.is_ours() {
+        return words;
+    }
+    words.iter().map(|word| word.replace('$', "$$")).collect()
 }
 
 /// Waits until the pod has begun, or ended; gives its exit code in the end.
@@ -435,4 +442,17 @@ async fn delete(interlink: &Interlink, status: &PodStatus) -> Result<(), Problem
 fn exit(code: i32) -> ! {
     let _ = stdout().flush();
     std::process::exit(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_arrive_as_they_were_typed_whoever_runs_them() {
+        let typed = || vec!["sh".to_owned(), "-c".to_owned(), "echo $HOME $$".to_owned()];
+        assert_eq!(literal(typed(), Origin::Ours)[2], "echo $$HOME $$$$");
+        assert_eq!(literal(typed(), Origin::Other), typed());
+        assert_eq!(literal(typed(), Origin::Seed), typed());
+    }
 }

@@ -132,7 +132,7 @@ pub(super) fn container(
         options.push("no-new-privileges".to_owned());
     }
     Ok(ContainerCreateBody {
-        image: Some(container.image.clone()),
+        image: Some(super::image::name(&container.image).to_owned()),
         entrypoint: container.command.clone(),
         // A command of the pod's own replaces the image's arguments too, even if it has none.
         cmd: container.args.clone().or_else(|| container.command.is_some().then(Vec::new)),

@@ -11,7 +11,7 @@ use crate::plan::{Container, Pull};
 
 /// Makes sure that the image of a container is there and may be run as asked.
 pub(super) async fn ensure(api: &Api, container: &Container, pull: Pull) -> Result<(), Waiting> {
-    let image = &container.image;
+    let image = name(&container.image);
     let mut found = api.inspect_image(image).await;
     if let Err(error) = &found {
         match status(error) {
@@ -57,6 +57,11 @@ async fn pull(api: &Api, image: &str) -> Result<(), Waiting> {
     }
 }
 
+/// An image as Docker knows it; pods that also run elsewhere may say where it comes from.
+pub(super) fn name(image: &str) -> &str {
+    image.strip_prefix("docker://").unwrap_or(image)
+}
+
 /// The name and the tag to ask for. Without a tag Docker would pull all of them.
 fn reference(image: &str) -> (&str, Option<&str>) {
     if image.contains('@') {
@@ -83,6 +88,12 @@ fn waiting(reason: &'static str, image: &str, why: &str) -> Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_scheme_of_other_runtimes_is_taken_off() {
+        assert_eq!(name("docker://busybox:1.36"), "busybox:1.36");
+        assert_eq!(name("host:5000/a/b"), "host:5000/a/b");
+    }
 
     #[test]
     fn tags_are_told_from_ports() {

@@ -6,6 +6,7 @@
 
 mod attach;
 mod end;
+pub mod inside;
 mod logs;
 mod observe;
 mod pod;
@@ -14,6 +15,7 @@ pub mod script;
 pub mod split;
 pub mod states;
 mod submit;
+pub mod tsocks;
 pub mod word;
 
 use std::collections::HashMap;
@@ -38,9 +40,10 @@ use crate::wire::{
     SystemInfo, is_uid,
 };
 use attach::attach;
+use inside::exec_script;
 use observe::Queue;
 use pod::{Inner, Pod};
-use script::{ScriptConfig, Share, exec_script};
+use script::{ScriptConfig, Share};
 use states::{JobState, Marks, container_state};
 
 /// The id of the job, once it is known.
@@ -49,7 +52,15 @@ const JOB_ID: &str = "JobID.jid";
 const FILES: &str = "files.sh";
 /// Which files those are; always there, so that a change is seen as soon as the file is opened.
 const FILES_VERSION: &str = "files.version";
+/// How long the containers of a deleted pod have, in seconds.
+const GRACE: &str = "grace";
 const CHANGES: usize = 1024;
+/// All last messages of a pod together, as kubelets cut them.
+const MESSAGES_LIMIT: usize = 12_288;
+/// What a job may take to end after its containers were killed.
+const END_MARGIN: Duration = Duration::from_secs(20);
+/// How often the files of a job that ends are looked at.
+const END_LOOK: Duration = Duration::from_millis(100);
 
 /// What runs jobs.
 #[async_trait]
@@ -60,8 +71,8 @@ pub trait BatchSystem: Send + Sync + 'static {
     async fn submit(&self, job: &Job) -> Result<String, SubmitError>;
     /// All jobs it knows, running and ended, by one question.
     async fn list(&self) -> Result<Vec<JobSeen>, RunError>;
-    /// Ends the job of this id, or all jobs of this name.
-    async fn cancel(&self, name: &str, id: Option<&str>, grace: Duration) -> Result<(), RunError>;
+    /// Ends the job of this id, or all jobs of this name, and says whether they have certainly ended.
+    async fn cancel(&self, name: &str, id: Option<&str>, grace: Duration) -> Result<bool, RunError>;
     /// A summary of its machines for people, where it has one.
     async fn summary(&self) -> Option<Result<String, RunError>> {
         None
@@ -205,7 +216,8 @@ impl Batch {
         let mut jobs: Vec<Option<String>> =
             ids.split(',').map(|id| (!id.is_empty()).then(|| id.to_owned())).collect();
         jobs.resize(count + 1, None);
-        let inner = Inner { known: Arc::new(found.known), jobs, missing: 0, told: String::new() };
+        let inner =
+            Inner { known: Arc::new(found.known), jobs, missing: 0, over: Vec::new(), told: String::new() };
         let pod =
             Arc::new(Pod { id: inner.known.id().clone(), folder: found.folder, inner: Mutex::new(inner) });
         self.lock().insert(pod.id.uid.clone(), Arc::clone(&pod));
@@ -216,11 +228,20 @@ impl Batch {
         let known = pod.known();
         let plan = &known.plan;
         let mut turn = Turn::Now;
+        let mut room = MESSAGES_LIMIT;
         let mut statuses = Vec::new();
         for (at, container) in plan.all().enumerate() {
-            let marks = pod.marks(container, at < plan.init.len());
+            let mut marks = pod.marks(container, at < plan.init.len());
             let share = pod.share_of(container);
-            let state = container_state(&marks, &self.view(pod, share), turn);
+            let view = self.view(pod, share);
+            if marks.ended.is_none() && view.is_over() {
+                marks.said = pod.last_words(share);
+            }
+            for text in [&mut marks.message, &mut marks.said] {
+                text.truncate(text.floor_char_boundary(room));
+                room -= text.len();
+            }
+            let state = container_state(&marks, &view, turn);
             if at < plan.init.len() {
                 // A status is the last word: restarts happen before it is written.
                 let code = marks.ended.map(|(code, _)| i64::from(code));
@@ -249,9 +270,18 @@ impl Batch {
     async fn remove(&self, pod: &Pod, grace: Option<Duration>) -> Result<(), RunError> {
         let grace = grace.unwrap_or(pod.known().plan.grace).min(self.config.script.kill_wait);
         if !pod.is_over() {
+            // The script kills what has not ended by then, so that it can still clean up itself.
+            let seconds = format!("{}\n", grace.as_secs());
+            if let Err(error) = self.write_for_job(pod, GRACE, seconds.as_bytes(), 0o600) {
+                tracing::warn!(pod = %pod.id, error = %error, "The job is not told how long it has.");
+            }
+            let mut ended = true;
             for share in pod.shares() {
                 let id = pod.job_of(share).filter(|id| id != "0");
-                self.system.cancel(&share.job_name(&pod.id.uid), id.as_deref(), grace).await?;
+                ended &= self.system.cancel(&share.job_name(&pod.id.uid), id.as_deref(), grace).await?;
+            }
+            if !ended && !self.wait_for_end(pod, grace + END_MARGIN).await {
+                tracing::warn!(pod = %pod.id, "A job goes on although it was cancelled.");
             }
         }
         // Without its folder a job that comes late ends before it does anything.
@@ -260,6 +290,23 @@ impl Batch {
         let _ = self.changes.send(pod.id.uid.clone());
         tracing::info!(pod = %pod.id, "Removed a pod.");
         Ok(())
+    }
+
+    /// Waits until nothing of the pod runs any more, and says whether that is so.
+    async fn wait_for_end(&self, pod: &Pod, at_most: Duration) -> bool {
+        let late = tokio::time::Instant::now() + at_most;
+        self.ask.notify_one();
+        loop {
+            // A job that has not begun finds no folder when it does.
+            let quiet = |share: Share| !pod.has_begun(share) || self.view(pod, share).is_over();
+            if pod.is_over() || pod.shares().all(quiet) {
+                return true;
+            }
+            if tokio::time::Instant::now() >= late {
+                return false;
+            }
+            tokio::time::sleep(END_LOOK).await;
+        }
     }
 
     /// The user of a pod's job, where it is not the plugin's own.
@@ -282,13 +329,17 @@ impl Batch {
 
     /// Writes the pod's record, files and script.
     fn prepare(&self, known: Known) -> Result<Found, RunError> {
-        let options = flags(&known.plan, &self.config.flags, &self.config.policy)?;
+        let shares: Vec<Share> = match known.plan.containers.len() {
+            count if self.config.per_container => (0..count).map(Share::One).collect(),
+            _ => vec![Share::Whole],
+        };
+        let options = |share: Share| {
+            flags(&share.part(&known.plan), &known.plan, &self.config.flags, &self.config.policy)
+        };
+        // Before anything is written: what is refused leaves nothing behind.
+        shares.iter().try_for_each(|share| options(*share).map(drop))?;
         let folder = self.records.folder(&known)?;
         let write = || -> Result<(), RunError> {
-            let shares = match known.plan.containers.len() {
-                count if self.config.per_container => (0..count).map(Share::One).collect(),
-                _ => vec![Share::Whole],
-            };
             let mut laid = Plan::clone(&known.plan);
             if !self.config.script.shared {
                 // Carried in the script instead.
@@ -304,8 +355,9 @@ impl Batch {
                 wrote.map_err(RunError::folder("write the pod's files"))?;
             }
             // The first one last: the number of scripts is the number of jobs.
-            for share in shares.into_iter().rev() {
-                let text = script::share(&known.plan, &self.config.script, folder.path(), &options, share)?;
+            for &share in shares.iter().rev() {
+                let (config, path) = (&self.config.script, folder.path());
+                let text = script::share(&known.plan, config, path, &options(share)?, share)?;
                 folder
                     .write(&format!("{}.sh", share.stem()), text.as_bytes(), 0o700)
                     .map_err(RunError::folder("write the job's script"))?;
@@ -377,7 +429,8 @@ impl Runner for Batch {
         }
         let options =
             LogOptions { follow: request.options.follow && !request.options.previous, ..request.options };
-        Ok(logs::read(logs::Source { pod: Arc::clone(&pod), stem }, options))
+        let job = pod.share_of(container);
+        Ok(logs::read(logs::Source { pod: Arc::clone(&pod), stem, job }, options))
     }
 
     async fn exec(&self, request: ExecRequest) -> Result<Session, RunError> {
@@ -399,7 +452,7 @@ impl Runner for Batch {
         }
         let text = exec_script(
             &known.plan,
-            container,
+            (container, &known.stem(container)),
             &request.command,
             &self.config.script,
             pod.folder.path(),
@@ -414,11 +467,15 @@ impl Runner for Batch {
     }
 
     async fn delete(&self, uid: &str, grace: Option<Duration>) -> Result<(), RunError> {
-        let _turn = self.intake.lock().await;
-        let Ok(pod) = self.pod(uid) else {
-            return if is_uid(uid) { self.records.mark_deleted(uid) } else { Ok(()) };
+        let pod = {
+            let _turn = self.intake.lock().await;
+            let Ok(pod) = self.pod(uid) else {
+                return if is_uid(uid) { self.records.mark_deleted(uid) } else { Ok(()) };
+            };
+            self.records.mark_deleted(uid)?;
+            pod
         };
-        self.records.mark_deleted(uid)?;
+        // Others may begin while it ends; itself it cannot, once it is marked.
         self.remove(&pod, grace).await
     }
 

@@ -19,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 pub use config::{EdgeConfig, Environment, JobPer, Part, Tls, load};
 
 use crate::batch::runtime::Runtime;
-use crate::batch::script::{ScriptConfig, Tsocks};
+use crate::batch::script::ScriptConfig;
+use crate::batch::tsocks::Tsocks;
 use crate::batch::{Batch, BatchConfig, BatchSystem};
 use crate::care::Cared;
 use crate::docker::{Docker, DockerConfig};
@@ -177,7 +178,7 @@ pub fn open(
                 environment: config::for_slurm(environment),
                 all_users: rustix::process::geteuid().is_root(),
             });
-            open_batch(config, Arc::new(system), stop)
+            open_batch(batch(config)?, Arc::new(system), stop)
         }
         Part::Process => {
             let root =
@@ -189,18 +190,18 @@ pub fn open(
                 job_per: JobPer::Pod,
                 ..config.clone()
             };
-            open_batch(&config, Arc::new(system), stop)
+            open_batch(batch(&config)?, Arc::new(system), stop)
         }
     };
     opened.map_err(|error| error.problem())
 }
 
 fn open_batch(
-    config: &EdgeConfig,
+    config: BatchConfig,
     system: Arc<dyn BatchSystem>,
     stop: CancellationToken,
 ) -> Result<Arc<dyn Runner>, crate::error::RunError> {
-    let batch = Batch::open(batch(config), system, stop)?;
+    let batch = Batch::open(config, system, stop)?;
     Ok(batch)
 }
 
@@ -225,7 +226,15 @@ fn docker(config: &EdgeConfig) -> Result<DockerConfig, Problem> {
     })
 }
 
-fn batch(config: &EdgeConfig) -> BatchConfig {
+fn batch(config: &EdgeConfig) -> Result<BatchConfig, Problem> {
+    let needed = [
+        ("TsocksPath", config.tsocks_path.as_os_str().is_empty()),
+        ("TsocksLoginNode", config.tsocks_login_node.is_empty()),
+    ];
+    if let Some((name, _)) = needed.into_iter().find(|(_, empty)| config.tsocks && *empty) {
+        return Err(Problem::new(&ground::CONFIG_INVALID, format!("Tsocks is true and {name} is empty."))
+            .because("jobs reach the outside by this library and this login node"));
+    }
     let singularity = || Runtime::Singularity {
         path: config.singularity_path.clone(),
         options: config.singularity_default_options.clone(),
@@ -247,7 +256,7 @@ fn batch(config: &EdgeConfig) -> BatchConfig {
         library: config.tsocks_path.clone(),
         login_node: config.tsocks_login_node.clone(),
     });
-    BatchConfig {
+    Ok(BatchConfig {
         root: config.data_root_folder.clone(),
         policy: config.policy.clone(),
         script: ScriptConfig {
@@ -266,7 +275,7 @@ fn batch(config: &EdgeConfig) -> BatchConfig {
         },
         interval: Duration::from_secs(config.status_seconds.max(1)),
         per_container: config.job_per == JobPer::Container,
-    }
+    })
 }
 
 async fn watch_health(
@@ -411,5 +420,26 @@ fn refuse_strangers(bind: &Bind, guard: &Guard, config: &EdgeConfig) -> Result<(
                 .advising("set one of them, or listen on loopback or a unix socket"))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_through_a_login_node_needs_both_of_its_ends() {
+        let whole = EdgeConfig {
+            tsocks: true,
+            tsocks_path: "/usr/lib/libtsocks.so".into(),
+            tsocks_login_node: "login01".into(),
+            ..Default::default()
+        };
+        assert!(batch(&whole).is_ok());
+        let no_node = EdgeConfig { tsocks_login_node: String::new(), ..whole.clone() };
+        assert!(batch(&no_node).unwrap_err().to_string().contains("TsocksLoginNode"));
+        let no_path = EdgeConfig { tsocks_path: "".into(), ..whole.clone() };
+        assert!(batch(&no_path).unwrap_err().to_string().contains("TsocksPath"));
+        assert!(batch(&EdgeConfig { tsocks: false, ..no_path }).is_ok());
     }
 }

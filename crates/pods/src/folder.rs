@@ -6,7 +6,7 @@
 //! hidden folder, then one rename of the link `..data`.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -127,10 +127,33 @@ impl Folder {
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
+    /// The end of a plain file: at most so many bytes and lines; nothing where there is none.
+    pub fn tail(&self, name: &str, bytes: u64, lines: usize) -> String {
+        let read = || -> io::Result<Vec<u8>> {
+            let mut file = self.open_file(name)?;
+            let start = file.metadata()?.len().saturating_sub(bytes);
+            file.seek(io::SeekFrom::Start(start))?;
+            let mut end = Vec::new();
+            file.take(bytes).read_to_end(&mut end)?;
+            Ok(end)
+        };
+        let text = String::from_utf8_lossy(&read().unwrap_or_default()).into_owned();
+        let ends: Vec<usize> =
+            text.trim_end_matches('\n').rmatch_indices('\n').map(|(at, _)| at + 1).collect();
+        let start = lines.checked_sub(1).and_then(|before| ends.get(before)).copied().unwrap_or_default();
+        text[start..].to_owned()
+    }
+
     /// Whether a file in it was written by us, rather than by whom the folder was given to.
     pub fn is_own(&self, name: &str) -> bool {
         let found = fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
         found.is_ok_and(|found| found.st_uid == rustix::process::geteuid().as_raw())
+    }
+
+    /// The user and the group of what has this name in it.
+    pub fn owner(&self, name: &str) -> Option<(u32, u32)> {
+        let found = fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        Some((found.st_uid, found.st_gid))
     }
 
     /// Gives a file in it to a user.

@@ -17,6 +17,9 @@ use crate::error::RunError;
 use crate::folder::Folder;
 use crate::wire::is_uid;
 
+/// What a script may take to clean up after its containers were killed.
+const CLEANING: Duration = Duration::from_secs(3);
+
 /// Processes of this machine.
 #[derive(Debug, Clone)]
 pub struct Processes {
@@ -75,22 +78,22 @@ impl BatchSystem for Processes {
         Ok(jobs)
     }
 
-    async fn cancel(&self, _name: &str, id: Option<&str>, grace: Duration) -> Result<(), RunError> {
-        let Some(id) = id else { return Ok(()) };
+    async fn cancel(&self, _name: &str, id: Option<&str>, grace: Duration) -> Result<bool, RunError> {
+        let Some(id) = id else { return Ok(true) };
         let alive = || {
             id.split_once('-').and_then(|(pid, _)| pid.parse().ok()).and_then(identity).as_deref() == Some(id)
         };
         let group = id.split_once('-').and_then(|(pid, _)| pid.parse().ok()).and_then(Pid::from_raw);
-        let Some(group) = group.filter(|_| alive()) else { return Ok(()) };
+        let Some(group) = group.filter(|_| alive()) else { return Ok(true) };
         let _ = kill_process_group(group, Signal::TERM);
-        let end = tokio::time::Instant::now() + grace;
+        let end = tokio::time::Instant::now() + grace + CLEANING;
         while alive() && tokio::time::Instant::now() < end {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         if alive() {
             let _ = kill_process_group(group, Signal::KILL);
         }
-        Ok(())
+        Ok(true)
     }
 
     fn inside(&self, _id: &str) -> Result<Command, RunError> {

@@ -115,7 +115,7 @@ impl BatchSystem for Slurm {
         })
     }
 
-    async fn cancel(&self, name: &str, id: Option<&str>, _grace: Duration) -> Result<(), RunError> {
+    async fn cancel(&self, name: &str, id: Option<&str>, _grace: Duration) -> Result<bool, RunError> {
         let by_name = format!("--name={name}");
         let word = id.unwrap_or(&by_name);
         let output = self.run(&self.config.scancel, &["--quiet", word]).await?;
@@ -124,7 +124,8 @@ impl BatchSystem for Slurm {
         let over =
             complaint.contains("Invalid job id") || complaint.contains("already completing or completed");
         if output.status.success() || over {
-            return Ok(());
+            // It has been told; how long it takes is the script's affair, and Slurm's.
+            return Ok(false);
         }
         Err(RunError::Away { runtime: "Slurm", reason: complaint })
     }

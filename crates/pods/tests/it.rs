@@ -5,6 +5,7 @@
 mod it {
     mod account;
     mod api;
+    mod batch;
     mod care;
     mod contract;
     mod crash;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
+use super::inside::end_script;
 use super::pod::Pod;
-use super::script::end_script;
 use super::{Batch, Container, Plan};
 use crate::error::RunError;
 
@@ -18,6 +18,19 @@ impl Batch {
         let name = format!("exec-{}.sh", uuid::Uuid::new_v4());
         self.write_for_job(pod, &name, script.as_bytes(), 0o700)?;
         let mut command = self.system.inside(job)?;
+        if let Some(user) = self.other_user(&pod.known().plan)? {
+            // Only who owns a job may enter it. Its group is the one that the job itself has.
+            let made = pod.shares().find_map(|share| pod.folder.owner(&format!("{}.lock", share.stem())));
+            let Some((_, group)) = made.filter(|(owner, _)| *owner == user) else {
+                let reason = format!("the job of user {user} has not begun");
+                return Err(RunError::Refused {
+                    runtime: self.system.name(),
+                    what: "run a command".into(),
+                    reason,
+                });
+            };
+            command.uid(user).gid(group);
+        }
         command.arg(&self.config.script.bash).arg(pod.folder.path().join(&name));
         Ok(command)
     }

@@ -11,6 +11,7 @@ use futures::{StreamExt, stream};
 use jiff::Timestamp;
 
 use super::pod::Pod;
+use super::script::Share;
 use crate::docker::limited;
 use crate::error::RunError;
 use crate::runner::LogStream;
@@ -25,16 +26,23 @@ pub(super) struct Source {
     pub(super) pod: Arc<Pod>,
     /// `run-NAME` or `init-NAME`.
     pub(super) stem: String,
+    /// The job that runs it.
+    pub(super) job: Share,
 }
 
 impl Source {
-    fn file(&self) -> Option<File> {
-        self.pod.folder.open_file(&format!("{}.out", self.stem)).ok()
+    /// Its own, or what the job itself wrote if that ended before the container began.
+    fn file(&self, ended: bool) -> Option<File> {
+        let own = self.pod.folder.open_file(&format!("{}.out", self.stem)).ok();
+        let of_job = || self.pod.folder.open_file(&format!("{}.out", self.job.stem())).ok();
+        own.or_else(|| ended.then(of_job).flatten())
     }
 
     fn ended(&self) -> bool {
         // The pod's folder goes with the pod.
-        self.pod.folder.has(&format!("{}.status", self.stem)) || !self.pod.folder.has("pod.json")
+        self.pod.folder.has(&format!("{}.status", self.stem))
+            || !self.pod.folder.has("pod.json")
+            || self.pod.has_ended(self.job)
     }
 }
 
@@ -70,7 +78,7 @@ impl Reading {
             // Looked at first: what is written before the end is still read after it.
             let ended = self.source.ended();
             if self.file.is_none() {
-                self.file = self.source.file();
+                self.file = self.source.file(ended);
                 if let Some(file) = &mut self.file {
                     begin(file, self.skip_to_tail, self.since)?;
                 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::pod::Pod;
 use super::script::Share;
-use super::states::JobView;
+use super::states::{JobState, JobView};
 use super::{Batch, JobSeen};
 use crate::wire::is_uid;
 
@@ -60,8 +60,15 @@ impl Batch {
                 for pod in self.lock().values() {
                     let (mut there, sent) = (pod.shares(), pod.is_sent());
                     let there = there.all(|share| by_name.contains_key(&share.job_name(&pod.id.uid)));
+                    let shares: Vec<Share> = pod.shares().collect();
                     let mut inner = pod.lock();
                     inner.missing = if there || !sent { 0 } else { inner.missing.saturating_add(1) };
+                    let missing = inner.missing >= MISSING;
+                    let over = |share: &Share| match by_name.get(&share.job_name(&pod.id.uid)) {
+                        Some(job) => matches!(job.state, JobState::Ended(_) | JobState::Killed(..)),
+                        None => missing,
+                    };
+                    inner.over = shares.into_iter().filter(over).map(Share::place).collect();
                 }
                 let mut queue = self.queue();
                 if queue.failing.take().is_some() {

@@ -12,6 +12,11 @@ use crate::runner::Known;
 
 /// A last message longer than this is cut, as kubelets do.
 const MESSAGE_LIMIT: u64 = 4096;
+/// What serves as last message of a failure where the end of the log does.
+const LOG_BYTES: u64 = 2048;
+const LOG_LINES: usize = 80;
+/// How much of what a job said is told where a container has nothing to say.
+const SAID_LINES: usize = 10;
 
 pub(super) struct Pod {
     pub(super) id: PodId,
@@ -25,6 +30,8 @@ pub(super) struct Inner {
     pub(super) jobs: Vec<Option<String>>,
     /// How often the queue was seen without the job since it was there last.
     pub(super) missing: u32,
+    /// The places of those that have ended, by the queue.
+    pub(super) over: Vec<usize>,
     /// The last words that were told to those who watch.
     pub(super) told: String,
 }
@@ -94,7 +101,11 @@ impl Pod {
             let messages = self.folder.enter(folder::messages().as_str());
             let bytes =
                 messages.and_then(|folder| folder.read(&container.name, MESSAGE_LIMIT)).unwrap_or_default();
-            String::from_utf8_lossy(&bytes).into_owned()
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            if text.is_empty() && container.message_from_log && code.is_some_and(|code: i32| code != 0) {
+                return self.folder.tail(&format!("{stem}.out"), LOG_BYTES, LOG_LINES);
+            }
+            text
         });
         let again = self.folder.text(&format!("{stem}.restarts")).unwrap_or_default();
         let mut again = again.split(' ').map(|word| word.parse::<i32>().ok());
@@ -105,14 +116,40 @@ impl Pod {
             restarts: again.next().flatten().unwrap_or_default(),
             before: again.next().flatten(),
             waiting: self.folder.has(&format!("{stem}.waiting")),
+            said: String::new(),
         }
+    }
+
+    /// Why a job gave up, else the end of what it wrote itself.
+    pub(super) fn last_words(&self, share: Share) -> String {
+        let reason = self.folder.text(&format!("{}.failed", share.stem())).filter(|text| !text.is_empty());
+        let said = || self.folder.tail(&format!("{}.out", share.stem()), LOG_BYTES, SAID_LINES);
+        reason.unwrap_or_else(said).trim().to_owned()
+    }
+
+    /// Whether a job has ended, as it says itself or as the queue does.
+    pub(super) fn has_ended(&self, share: Share) -> bool {
+        self.lock().over.contains(&share.place()) || self.folder.has(&format!("{}.failed", share.stem()))
+    }
+
+    /// Whether a job has begun its work.
+    pub(super) fn has_begun(&self, share: Share) -> bool {
+        self.folder.has(&format!("{}.lock", share.stem()))
     }
 
     /// Whether all containers have left their last word.
     pub(super) fn is_over(&self) -> bool {
         let known = self.known();
-        let init_failed =
-            known.plan.init.iter().any(|c| self.marks(c, true).ended.is_some_and(|(code, _)| code != 0));
-        init_failed || known.plan.containers.iter().all(|c| self.marks(c, false).ended.is_some())
+        let plan = &known.plan;
+        let failed = |container: &Container| {
+            self.marks(container, true).ended.is_some_and(|(code, _)| !container.sidecar && code != 0)
+        };
+        // Sidecars end after the others.
+        let beside = plan.init.iter().filter(|container| container.sidecar).all(|container| {
+            let marks = self.marks(container, true);
+            marks.started.is_none() || marks.ended.is_some()
+        });
+        let main = plan.containers.iter().all(|container| self.marks(container, false).ended.is_some());
+        beside && (main || plan.init.iter().any(failed))
     }
 }

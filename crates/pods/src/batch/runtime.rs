@@ -1,6 +1,7 @@
 //! What a container becomes inside a job: the command line of whatever the site has.
 
 use super::split;
+use super::tsocks::{CONF_INSIDE, Proxy};
 use super::word::{Word, is_identifier};
 use crate::folder;
 use crate::plan::{Container, Content, Plan, PlanError};
@@ -12,6 +13,10 @@ pub(super) const WORK: &str = "T_WORK";
 
 /// The annotation that says what a pod's images are below.
 const IMAGE_ROOT: &str = "slurm-job.vk.io/image-root";
+/// The variable that names libraries to load first.
+const PRELOAD: &str = "LD_PRELOAD";
+/// How images that are files end.
+const FILES: [&str; 4] = [".sif", ".simg", ".img", ".sqsh"];
 
 /// What runs containers in a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,11 +51,31 @@ pub enum Runtime {
     },
 }
 
+/// What a site has for all containers.
+#[derive(Debug, Clone)]
+pub(super) struct Site<'a> {
+    /// What images without a scheme are below.
+    pub(super) image_prefix: &'a str,
+    /// How containers reach the outside, where they need help.
+    pub(super) proxy: Option<Proxy>,
+}
+
+impl Site<'_> {
+    /// How a container reaches the outside. The pod's own word on these variables goes before the site's.
+    pub(super) fn proxy_for(&self, container: &Container) -> Option<&Proxy> {
+        self.proxy.as_ref().filter(|_| container.env.iter().all(|(key, _)| key != PRELOAD))
+    }
+}
+
 /// A container as a piece of script.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Launch {
     /// Commands that must succeed first.
     pub(super) before: Vec<Vec<Word>>,
+    /// Commands at the end of the job.
+    pub(super) after: Vec<Vec<Word>>,
+    /// Whether the container has a view of the file system that others can enter.
+    pub(super) view: bool,
     /// Whether the job's own variables are kept from the container.
     pub(super) clean: bool,
     /// Variables to export.
@@ -65,98 +90,187 @@ impl Runtime {
         &self,
         plan: &Plan,
         container: &Container,
-        image_prefix: &str,
+        site: &Site<'_>,
     ) -> Result<Launch, PlanError> {
-        let binds = binds(plan, container);
-        let image = image(plan, container, image_prefix)?;
+        let image = self.image(plan, container, site.image_prefix)?;
+        let proxy = site.proxy_for(container);
+        let binds = self.binds(plan, container, proxy);
         match self {
             Self::Singularity { path, options } => {
                 let verb = if container.command.is_some() { "exec" } else { "run" };
-                let mut command: Vec<Word> = vec![path.as_str().into(), verb.into()];
-                command.extend(options.iter().map(|option| Word::from(option.as_str())));
+                let mut command = words(&[path, verb]);
+                command.extend(words(options));
                 command.extend(raw(plan, "singularity-mounts")?);
                 command.extend(raw(plan, "singularity-options")?);
-                for bind in &binds {
-                    let mode = if bind.read_only { "ro" } else { "rw" };
-                    let value = bind.source.clone().then(format!(":{}:{mode}", bind.target));
-                    command.extend([Word::from("--bind"), value]);
-                }
+                command.extend(binds.iter().flat_map(|bind| ["--bind".into(), bind.colons()]));
                 if let Some(dir) = &container.working_dir {
-                    command.extend(["--pwd".into(), Word::from(dir.as_str())]);
+                    command.extend(words(&["--pwd", dir]));
                 }
                 command.push(image.into());
                 command.extend(own_words(container));
                 // Both names of the product; what it does not know it ignores.
-                let exports = container.env.iter().flat_map(|(key, value)| {
+                let all = exports(container).into_iter().chain(proxied(proxy, CONF_INSIDE.into()));
+                let exports = all.flat_map(|(key, value)| {
                     ["SINGULARITYENV", "APPTAINERENV"]
-                        .map(|prefix| (format!("{prefix}_{key}"), value.clone().into()))
+                        .map(|prefix| (format!("{prefix}_{key}"), value.clone()))
                 });
-                Ok(Launch { before: vec![], clean: false, exports: exports.collect(), command })
+                Ok(Launch { exports: exports.collect(), command, ..Default::default() })
             }
             Self::Enroot { path, options } => {
-                let name = format!("{}-{}", container.name, plan.id.uid);
-                let file = Word::variable(WORK).then(format!("/{name}.sqsh"));
-                let before = vec![
-                    vec![
-                        path.as_str().into(),
-                        "import".into(),
-                        "--output".into(),
-                        file.clone(),
-                        image.into(),
-                    ],
-                    vec![path.as_str().into(), "create".into(), "--name".into(), name.as_str().into(), file],
-                ];
-                let mut command: Vec<Word> = vec![path.as_str().into(), "start".into()];
-                command.extend(options.iter().map(|option| Word::from(option.as_str())));
+                let name = name_of(plan, container);
+                let (mut before, mut file) = (Vec::new(), Word::from(image.as_str()));
+                if image.contains("://") {
+                    file = Word::variable(WORK).then(format!("/{name}.sqsh"));
+                    // An import does not replace a file, and a container may begin again.
+                    let mut import: Vec<Word> = vec!["t_once".into(), file.clone()];
+                    import.extend(words(&[path, "import", "--output"]));
+                    import.extend([file.clone(), image.into()]);
+                    before.push(import);
+                }
+                let mut create = words(&[path, "create", "--force", "--name", &name]);
+                create.push(file);
+                before.push(create);
+                let mut command = words(&[path, "start"]);
+                command.extend(words(options));
                 command.extend(raw(plan, "enroot-mounts")?);
                 command.extend(raw(plan, "enroot-options")?);
-                for bind in &binds {
-                    let mode = if bind.read_only { "ro" } else { "rw" };
-                    command.extend([
-                        "--mount".into(),
-                        bind.source.clone().then(format!(":{}:{mode}", bind.target)),
-                    ]);
-                }
-                // By name only: the value comes from the environment and is in no list of processes.
-                command.extend(
-                    container.env.iter().flat_map(|(key, _)| ["--env".into(), Word::from(key.as_str())]),
-                );
-                command.push(name.into());
+                command.extend(binds.iter().flat_map(|bind| ["--mount".into(), bind.colons()]));
+                command.extend(env_options(container, proxy));
+                command.push(name.as_str().into());
                 command.extend(own_words(container));
-                Ok(Launch { before, clean: false, exports: exports(container), command })
+                let after = vec![words(&[path, "remove", "--force", &name])];
+                Ok(Launch { before, after, exports: exports(container), command, ..Default::default() })
             }
             Self::Podman { path, options } => {
-                let mut command: Vec<Word> = ["run", "--rm"].map(Word::from).to_vec();
-                command.insert(0, path.as_str().into());
-                command.extend(options.iter().map(|option| Word::from(option.as_str())));
-                command.extend(["--name".into(), Word::from(format!("{}-{}", container.name, plan.id.uid))]);
+                let name = name_of(plan, container);
+                let mut command = words(&[path, "run", "--rm"]);
+                command.extend(words(options));
+                command.extend(words(&["--name", &name]));
+                if proxy.is_some() && !options.iter().any(|option| option.starts_with("--net")) {
+                    // The connection to the login node ends on the machine's own loopback.
+                    command.push("--network=host".into());
+                }
                 for bind in &binds {
                     let value = Word::text("type=bind,source=").join(bind.source.clone());
                     let mode = if bind.read_only { ",readonly" } else { "" };
                     command.extend(["--mount".into(), value.then(format!(",target={}{mode}", bind.target))]);
                 }
-                command.extend(
-                    container.env.iter().flat_map(|(key, _)| ["--env".into(), Word::from(key.as_str())]),
-                );
+                command.extend(env_options(container, proxy));
                 if let Some(user) = container.security.user {
-                    command.extend(["--user".into(), Word::from(user.to_string())]);
+                    command.extend(words(&["--user", &user.to_string()]));
                 }
                 if let Some(dir) = &container.working_dir {
-                    command.extend(["--workdir".into(), Word::from(dir.as_str())]);
+                    command.extend(words(&["--workdir", dir]));
                 }
                 if let Some(program) = container.command.as_ref().and_then(|words| words.first()) {
-                    command.extend(["--entrypoint".into(), Word::from(program.as_str())]);
+                    command.extend(words(&["--entrypoint", program]));
                 }
                 command.push(image.into());
                 let rest = container.command.iter().flat_map(|words| words.iter().skip(1));
                 command.extend(
                     rest.chain(container.args.iter().flatten()).map(|word| Word::from(word.as_str())),
                 );
-                Ok(Launch { before: vec![], clean: false, exports: exports(container), command })
+                // A container outlives the command that started it, if that one is killed.
+                let after = vec![words(&[path, "rm", "--force", "--ignore", &name])];
+                Ok(Launch { after, exports: exports(container), command, ..Default::default() })
             }
-            Self::Process { bwrap } => process(container, &binds, bwrap, &image, image_prefix),
+            Self::Process { bwrap } => process(container, &binds, bwrap, &image, site, proxy),
         }
     }
+
+    /// The command that runs another one in a running container, where the runtime itself has one.
+    pub(super) fn enter(&self, plan: &Plan, container: &Container, command: &[String]) -> Option<Vec<Word>> {
+        let Self::Podman { path, .. } = self else { return None };
+        let mut line = words(&[path, "exec", "--interactive", &name_of(plan, container)]);
+        line.extend(words(command));
+        Some(line)
+    }
+
+    /// Where the image is: as it says itself, else below what the pod names, else below what the site
+    /// does, else in Docker's registry for runtimes that would look for a file.
+    fn image(&self, plan: &Plan, container: &Container, prefix: &str) -> Result<String, PlanError> {
+        let image = &container.image;
+        let own = plan.annotations.get(IMAGE_ROOT).filter(|own| !own.is_empty());
+        if own.is_some_and(|own| {
+            own.starts_with('-') || own.contains(|c: char| c.is_control() || c.is_whitespace())
+        }) {
+            return Err(PlanError::Value(format!("the annotation `{IMAGE_ROOT}`")));
+        }
+        let prefix = own.map_or(prefix, String::as_str);
+        if image.starts_with('/') || image.contains("://") {
+            return Ok(image.clone());
+        }
+        if !prefix.is_empty() {
+            // A prefix that is a folder needs no slash at its end; a scheme keeps its own.
+            let slash = if prefix.starts_with('/') && !prefix.ends_with('/') { "/" } else { "" };
+            return Ok(format!("{prefix}{slash}{image}"));
+        }
+        let file = image.starts_with('.') || FILES.iter().any(|end| image.ends_with(end));
+        Ok(match self {
+            Self::Singularity { .. } if !file => format!("docker://{image}"),
+            Self::Enroot { .. } if !file => match image.split_once('/') {
+                // Enroot wants its own sign between a registry and an image.
+                Some((host, rest)) if host.contains(['.', ':']) || host == "localhost" => {
+                    format!("docker://{host}#{rest}")
+                }
+                _ => format!("docker://{image}"),
+            },
+            _ => image.clone(),
+        })
+    }
+
+    fn binds(&self, plan: &Plan, container: &Container, proxy: Option<&Proxy>) -> Vec<Bind> {
+        let mut binds = binds(plan, container);
+        // The usual place is inside `/dev`. Podman makes a file there; others give the machine's own
+        // `/dev` or one that nothing can be added to.
+        let usual = container.message_path == "/dev/termination-log";
+        if !usual || matches!(self, Self::Podman { .. }) {
+            let source = Word::variable(DIR).then(format!("/{}/{}", folder::messages(), container.name));
+            binds.push(Bind { source, target: container.message_path.clone(), read_only: false });
+        }
+        if let Some(proxy) = proxy
+            && !matches!(self, Self::Process { .. })
+        {
+            binds.extend(proxy_binds(proxy));
+        }
+        binds.sort_by(|a, b| a.target.cmp(&b.target));
+        binds
+    }
+}
+
+fn words<T: AsRef<str>>(words: &[T]) -> Vec<Word> {
+    words.iter().map(|word| Word::from(word.as_ref())).collect()
+}
+
+/// What a container is called where the runtime knows it by a name.
+fn name_of(plan: &Plan, container: &Container) -> String {
+    format!("{}-{}", container.name, plan.id.uid)
+}
+
+fn proxy_binds(proxy: &Proxy) -> [Bind; 2] {
+    let library = Word::from(proxy.library.as_str());
+    [
+        Bind { source: library, target: proxy.library.clone(), read_only: true },
+        Bind { source: proxy.conf.clone(), target: CONF_INSIDE.into(), read_only: true },
+    ]
+}
+
+/// The variables that make a program use the proxy, whose settings are at this place.
+pub(super) fn proxied(proxy: Option<&Proxy>, conf: Word) -> Vec<(String, Word)> {
+    let variables = |proxy: &Proxy| {
+        let library = Word::from(proxy.library.as_str());
+        vec![(PRELOAD.to_owned(), library), ("TSOCKS_CONF_FILE".to_owned(), conf)]
+    };
+    proxy.map(variables).unwrap_or_default()
+}
+
+/// Variables by name only: the value comes from the environment and is in no list of processes. What
+/// only the container is to see has its value here.
+fn env_options(container: &Container, proxy: Option<&Proxy>) -> Vec<Word> {
+    let own = container.env.iter().map(|(key, _)| Word::from(key.as_str()));
+    let more = proxied(proxy, CONF_INSIDE.into()).into_iter();
+    let more = more.map(|(key, value)| Word::text(format!("{key}=")).join(value));
+    own.chain(more).flat_map(|word| ["--env".into(), word]).collect()
 }
 
 /// A machine's own program, in a view of the file system with the pod's mounts if it has any.
@@ -165,7 +279,8 @@ fn process(
     binds: &[Bind],
     bwrap: &str,
     image: &str,
-    image_prefix: &str,
+    site: &Site<'_>,
+    proxy: Option<&Proxy>,
 ) -> Result<Launch, PlanError> {
     let own = own_words(container);
     if container.command.is_none() {
@@ -176,43 +291,46 @@ fn process(
     }
     // A folder of files below the prefix is an image; any other name means the machine itself.
     let root = std::path::Path::new(image);
-    let root = (!image_prefix.is_empty() && root.is_absolute() && root.is_dir()).then_some(image);
+    let root = (!site.image_prefix.is_empty() && root.is_absolute() && root.is_dir()).then_some(image);
+    let mut launch = Launch { clean: true, exports: exports(container), ..Default::default() };
     if binds.is_empty() && root.is_none() && container.working_dir.is_none() {
-        return Ok(Launch { before: vec![], clean: true, exports: exports(container), command: own });
+        let conf = proxy.map(|proxy| proxy.conf.clone()).unwrap_or_default();
+        launch.exports.extend(proxied(proxy, conf));
+        return Ok(Launch { command: own, ..launch });
     }
-    let mut command: Vec<Word> = vec![bwrap.into(), "--die-with-parent".into()];
-    let mut before = Vec::new();
+    launch.view = true;
+    let mut command = words(&[bwrap, "--die-with-parent"]);
     if let Some(root) = root {
-        // A private copy: what one pod writes to its image no other one sees.
+        // A private copy: what one pod writes to its image no other one sees, nor does its next run.
         let copy = Word::variable(WORK).then(format!("/root-{}", container.name));
-        before.push(vec!["cp".into(), "-a".into(), "--".into(), root.into(), copy.clone()]);
+        launch.before.push(vec!["rm".into(), "-rf".into(), "--".into(), copy.clone()]);
+        launch.before.push(vec!["cp".into(), "-aT".into(), "--".into(), root.into(), copy.clone()]);
         command.extend(["--bind".into(), copy, "/".into()]);
     } else {
-        command.extend(["--tmpfs", "/"].map(Word::from));
+        command.extend(words(&["--tmpfs", "/"]));
         for folder in ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt", "/home", "/root"]
         {
-            command.extend(["--ro-bind-try", folder, folder].map(Word::from));
+            command.extend(words(&["--ro-bind-try", folder, folder]));
         }
-        command.extend(["--tmpfs", "/var", "--tmpfs", "/run"].map(Word::from));
+        command.extend(words(&["--tmpfs", "/var", "--tmpfs", "/run"]));
     }
-    command.extend(["--dev-bind", "/dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"].map(Word::from));
-    for bind in binds {
+    command.extend(words(&["--dev-bind", "/dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]));
+    let proxy_binds = proxy.map(proxy_binds);
+    for bind in binds.iter().chain(proxy_binds.iter().flatten()) {
         let flag = if bind.read_only { "--ro-bind" } else { "--bind" };
         command.extend([flag.into(), bind.source.clone(), bind.target.as_str().into()]);
     }
+    for (key, value) in proxied(proxy, CONF_INSIDE.into()) {
+        command.extend(["--setenv".into(), key.into(), value]);
+    }
     if let Some(dir) = &container.working_dir {
-        command.extend([
-            "--dir".into(),
-            Word::from(dir.as_str()),
-            "--chdir".into(),
-            Word::from(dir.as_str()),
-        ]);
+        command.extend(words(&["--dir", dir, "--chdir", dir]));
     } else {
-        command.extend(["--chdir", "/"].map(Word::from));
+        command.extend(words(&["--chdir", "/"]));
     }
     command.push("--".into());
     command.extend(own);
-    Ok(Launch { before, clean: true, exports: exports(container), command })
+    Ok(Launch { command, ..launch })
 }
 
 /// The command and arguments of the container itself.
@@ -234,29 +352,17 @@ fn raw(plan: &Plan, name: &str) -> Result<Vec<Word>, PlanError> {
     Ok(words.into_iter().map(Word::from).collect())
 }
 
-/// Where the image is: as it says itself, else below what the pod names, else below what the site
-/// does.
-fn image(plan: &Plan, container: &Container, prefix: &str) -> Result<String, PlanError> {
-    let image = &container.image;
-    let own = plan.annotations.get(IMAGE_ROOT).filter(|own| !own.is_empty());
-    if own.is_some_and(|own| {
-        own.starts_with('-') || own.contains(|c: char| c.is_control() || c.is_whitespace())
-    }) {
-        return Err(PlanError::Value(format!("the annotation `{IMAGE_ROOT}`")));
-    }
-    let prefix = own.map_or(prefix, String::as_str);
-    if image.starts_with('/') || image.contains("://") || prefix.is_empty() {
-        return Ok(image.clone());
-    }
-    // A prefix that is a folder needs no slash at its end; a scheme keeps its own.
-    let slash = if prefix.starts_with('/') && !prefix.ends_with('/') { "/" } else { "" };
-    Ok(format!("{prefix}{slash}{image}"))
-}
-
 struct Bind {
     source: Word,
     target: String,
     read_only: bool,
+}
+
+impl Bind {
+    fn colons(&self) -> Word {
+        let mode = if self.read_only { "ro" } else { "rw" };
+        self.source.clone().then(format!(":{}:{mode}", self.target))
+    }
 }
 
 fn binds(plan: &Plan, container: &Container) -> Vec<Bind> {
@@ -272,12 +378,6 @@ fn binds(plan: &Plan, container: &Container) -> Vec<Bind> {
         }
         binds.push(Bind { source, target: mount.target.clone(), read_only: mount.read_only });
     }
-    // The usual place is inside `/dev`, which runtimes fill by themselves; only another one is bound.
-    if container.message_path != "/dev/termination-log" {
-        let source = Word::variable(DIR).then(format!("/{}/{}", folder::messages(), container.name));
-        binds.push(Bind { source, target: container.message_path.clone(), read_only: false });
-    }
-    binds.sort_by(|a, b| a.target.cmp(&b.target));
     binds
 }
 

@@ -1,12 +1,13 @@
 //! The script of a pod: one job with all its containers. A pure function of the plan.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use super::runtime::{self, Runtime};
-use super::word::{Word, quote, quote_bytes};
-use crate::plan::{Container, Content, File, Plan, PlanError, RelPath, Restart};
+use super::runtime::{self, Runtime, Site};
+use super::tsocks::Tsocks;
+use super::word::{line, quote, quote_bytes};
+use crate::plan::{Content, File, Plan, PlanError, RelPath, Restart};
 
 /// How scripts are written at a site.
 #[derive(Debug, Clone)]
@@ -28,21 +29,32 @@ pub struct ScriptConfig {
     pub kill_wait: Duration,
 }
 
-/// How jobs reach the outside through a login node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tsocks {
-    /// The library.
-    pub library: PathBuf,
-    /// The node to ssh to.
-    pub login_node: String,
+pub(super) const FUNCTIONS: &str = r#"t_put() { printf '%s\n' "$2" >"$T_DIR/$1.new" && mv -f -- "$T_DIR/$1.new" "$T_DIR/$1"; }
+t_after() { :; }
+t_end() { t_calm; [ -z "$T_FOLLOW" ] || { kill "$T_FOLLOW"; wait "$T_FOLLOW"; } 2>/dev/null; t_after; [ "$T_WORK" = "$T_DIR" ] || rm -rf -- "$T_WORK"; [ -z "$T_SSH" ] || kill "$T_SSH" 2>/dev/null; exit "$1"; }
+t_fail() { printf 'tarbet: %s\n' "$1" >&2; t_put "$T_JOB.failed" "$1"; t_end 125; }
+t_claim() {
+  if [ ! -e "$T_DIR/pod.json" ]; then
+    { rm -f -- "$T_DIR/$T_JOB.out"; rmdir -- "$T_DIR"; } 2>/dev/null
+    [ ! -d "${T_DIR%/*}/.deleted" ] || exit 75
+    exit 76
+  fi
+  mkdir -- "$T_DIR/$T_JOB.lock" 2>/dev/null && return
+  [ ! -d "$T_DIR/$T_JOB.lock" ] || exit 75
+  t_fail "the pod's folder $T_DIR cannot be written on this machine"
 }
-
-const FUNCTIONS: &str = r#"t_put() { printf '%s\n' "$2" >"$T_DIR/$1.new" && mv -f -- "$T_DIR/$1.new" "$T_DIR/$1"; }
-t_end() { t_calm; [ -z "$T_FOLLOW" ] || { kill "$T_FOLLOW"; wait "$T_FOLLOW"; } 2>/dev/null; [ "$T_WORK" = "$T_DIR" ] || rm -rf -- "$T_WORK"; [ -z "$T_SSH" ] || kill "$T_SSH" 2>/dev/null; exit "$1"; }
-t_fail() { printf 'tarbet: %s\n' "$1" >&2; t_put job.failed "$1"; t_end 125; }
+t_sweep() {
+  command -v flock >/dev/null || return 0
+  for t_old in "${T_WORK%/*}"/tarbet-*/.alive; do
+    [ -f "$t_old" ] && [ -O "$t_old" ] && [ ! -L "${t_old%/.alive}" ] && [ -n "$(find "$t_old" -mmin +1 2>/dev/null)" ] || continue
+    ( flock -n 8 && rm -rf -- "${t_old%/.alive}" ) 8<"$t_old"
+  done
+}
+t_alive() { exec 9>"$T_WORK/.alive" && ! command -v flock >/dev/null || flock -n 9; }
+t_once() { [ -e "$1" ] || "${@:2}" || { rm -f -- "$1"; return 1; }; }
 t_wait() { while :; do wait "$1"; T_CODE=$?; kill -0 "$1" 2>/dev/null || return 0; done; }
 t_calm() { [ -z "$T_KILLER" ] || kill "$T_KILLER" 2>/dev/null; }
-t_term() { t_calm; for t_pid in $T_PIDS; do kill -TERM "$t_pid" 2>/dev/null; done; (sleep "$T_GRACE"; for t_pid in $T_PIDS; do kill -KILL "$t_pid" 2>/dev/null; done) & T_KILLER=$!; }
+t_term() { t_calm; for t_pid in $T_PIDS; do kill -TERM "$t_pid" 2>/dev/null; done; (trap 'kill "$t_nap" 2>/dev/null; exit' TERM; sleep "$T_GRACE" & t_nap=$!; wait "$t_nap"; for t_pid in $T_PIDS; do kill -KILL "$t_pid" 2>/dev/null; done) & T_KILLER=$!; }
 t_clean() { for t_name in $(compgen -e); do case $t_name in PATH|HOME|USER|LOGNAME|SHELL|LANG|TERM|TMPDIR|TZ) ;; *) unset "$t_name" 2>/dev/null ;; esac; done; }
 t_folder() { mkdir -p -- "$T_WORK/$1" && chmod "$2" -- "$T_WORK/$1" || t_fail "cannot make the folder $1"; }
 t_file() { mkdir -p -- "$T_WORK/${1%/*}" && printf "$3" "$4" >"$T_WORK/$1" && chmod "$2" -- "$T_WORK/$1" || t_fail "cannot write the file $1"; }
@@ -50,14 +62,15 @@ t_swap() { mkdir -p -- "$T_WORK/${1%/*}" && printf "$3" "$4" >"$T_WORK/${1%/*}/.
 t_only() { t_in=$T_WORK/$1; shift; find "$t_in" -type f -print0 | while IFS= read -r -d '' t_path; do for t_name; do [ "$t_path" = "$t_in/$t_name" ] && continue 2; done; rm -f -- "$t_path"; done; }
 t_files() { { read -r t_new <"$T_DIR/files.version"; } 2>/dev/null && [ "$t_new" != "$T_FILES" ] || return 0; T_FILES=$t_new; . "$T_DIR/files.sh"; }
 t_follow() { t_files; (while sleep 1; do t_files; done) & T_FOLLOW=$!; }
-t_stop() { T_STOP=1; t_term; }
+t_quit() { T_STOP=1; t_term; }
+t_stop() { if { read -r t_left <"$T_DIR/grace"; } 2>/dev/null && [ "$t_left" -lt "$T_GRACE" ]; then T_GRACE=$t_left; fi; t_quit; }
 t_run() {
   T_STOP= t_count=0 t_pause=0 T_GRACE=$((T_GRACE > 1 ? T_GRACE - 1 : 1))
   while :; do
     : >"$T_DIR/$1.started"
     rm -f -- "$T_DIR/$1.waiting"
     trap : TERM INT
-    ( trap - TERM INT; "$2" ) >"$T_DIR/$1.out" 2>&1 </dev/null &
+    ( trap - TERM INT; "$2" ) >"$T_DIR/$1.out" 2>&1 </dev/null 9>&- &
     T_PIDS=$!
     trap t_stop TERM INT
     t_put "$1.pid" "$T_PIDS"
@@ -76,11 +89,12 @@ t_run() {
   done
   t_put "$1.status" "$T_CODE"
 }
-t_init() { t_run "init-$1" "$2" "$3" & T_PIDS="$T_SIDES $!"; t_wait "$!"; T_PIDS=$T_SIDES; read -r T_CODE <"$T_DIR/init-$1.status" || T_CODE=137; [ "$T_CODE" = 0 ] || { t_put init.failed "$T_CODE"; t_leave; t_end "$T_CODE"; }; }
-t_side() { t_run "init-$1" "$2" Always & T_SIDES="$T_SIDES $!"; T_PIDS=$T_SIDES; while [ ! -e "$T_DIR/init-$1.started" ]; do sleep 0.1; done; }
+t_begin() { [ -z "$T_STOP" ] || { for t_pid in $T_MAINS; do t_wait "$t_pid"; done; t_leave; t_end 143; }; }
+t_init() { t_begin; t_run "init-$1" "$2" "$3" & T_PIDS="$T_SIDES $!"; t_wait "$!"; T_PIDS=$T_SIDES; read -r T_CODE <"$T_DIR/init-$1.status" || T_CODE=137; [ "$T_CODE" = 0 ] || { t_put init.failed "$T_CODE"; t_leave; t_end "$T_CODE"; }; }
+t_side() { t_begin; t_run "init-$1" "$2" Always & T_SIDES="$T_SIDES $!"; T_PIDS=$T_SIDES; while [ ! -e "$T_DIR/init-$1.started" ]; do sleep 0.1; done; }
 t_leave() { [ -z "$T_SIDES" ] || { T_PIDS=$T_SIDES; t_term; for t_pid in $T_SIDES; do t_wait "$t_pid"; done; }; }
-t_main() { t_run "run-$1" "$2" "$3" & T_PIDS="$T_PIDS $!" T_MAINS="$T_MAINS $!"; }
-t_ready() { while [ ! -e "$T_DIR/init.done" ]; do [ ! -e "$T_DIR/init.failed" ] && [ -d "$T_DIR" ] || t_end 125; sleep 1; done; }
+t_main() { t_begin; t_run "run-$1" "$2" "$3" & T_PIDS="$T_PIDS $!" T_MAINS="$T_MAINS $!"; }
+t_ready() { while [ ! -e "$T_DIR/init.done" ]; do [ ! -e "$T_DIR/init.failed" ] && [ -d "$T_DIR" ] && [ -z "$T_STOP" ] || t_end 125; sleep 1; done; }
 "#;
 
 /// Which of a pod's containers a job runs.
@@ -154,27 +168,20 @@ pub fn share(
         writeln!(out, "# The pod {}/{}. All values of the pod are quoted.", plan.id.namespace, plan.id.name);
     out.push_str("umask 022\n");
     let _ = writeln!(out, "T_DIR={}", quote(&folder));
-    if config.shared {
-        out.push_str("T_WORK=$T_DIR\n");
-    } else {
-        let name = share.job_name(&plan.id.uid);
-        let _ = writeln!(out, "T_WORK=${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}/tarbet-{name}");
-    }
+    out.push_str(&config.work(&share.job_name(&plan.id.uid)));
     let _ = writeln!(
         out,
-        "T_PIDS= T_SIDES= T_MAINS= T_SSH= T_KILLER= T_STOP= T_FOLLOW= T_FILES=0 T_GRACE={}",
+        "T_JOB={stem} T_PIDS= T_SIDES= T_MAINS= T_SSH= T_KILLER= T_STOP= T_FOLLOW= T_FILES=0 T_GRACE={}",
         config.kill_wait.as_secs().max(1)
     );
     out.push_str(FUNCTIONS);
     out.push_str("# Whoever makes this folder runs the pod; a second job of the same pod does not.\n");
-    let _ = writeln!(out, "mkdir -- \"$T_DIR/{stem}.lock\" 2>/dev/null || exit 75");
-    let _ = writeln!(out, "t_put {stem}.pid \"$$\"");
-    out.push_str("trap t_term TERM INT\n");
+    out.push_str("t_claim\nt_put \"$T_JOB.pid\" \"$$\"\ntrap t_quit TERM INT\n");
     if !config.prefix.trim().is_empty() {
         let _ = writeln!(out, "{}", config.prefix.trim_end());
     }
     if let Some(tsocks) = &config.tsocks {
-        out.push_str(&tsocks_lines(tsocks));
+        out.push_str(&tsocks.lines(share));
     }
     let older = plan.annotations.get("job.vk.io/pre-exec");
     let before = plan.annotations.get("slurm-job.vk.io/pre-exec").or(older);
@@ -183,25 +190,57 @@ pub fn share(
         let _ = writeln!(out, "{}", lines.trim_end());
     }
     if !config.shared {
-        out.push_str("rm -rf -- \"$T_WORK\"; mkdir -m 700 -- \"$T_WORK\" || t_fail 'cannot make the folder of volumes'\n");
+        out.push_str("t_sweep\nrm -rf -- \"$T_WORK\"; mkdir -m 700 -- \"$T_WORK\" && t_alive || t_fail 'cannot make the folder of volumes'\n");
         carry(plan, &mut out);
         if follows(plan) {
             out.push_str("t_follow\n");
         }
     }
+    let mut after = Vec::new();
     for (at, container) in plan.all().enumerate().filter(|(at, _)| share.runs(plan, *at)) {
-        let launch = config.runtime.launch(plan, container, &config.image_prefix)?;
+        let launch = config.runtime.launch(plan, container, &config.site(share))?;
+        after.extend(launch.after.iter().map(|words| line(words)));
         let _ = writeln!(out, "t_ctn_{at}() {{");
         for line in runtime::lines(&launch) {
             let _ = writeln!(out, "  {line}");
         }
         out.push_str("}\n");
     }
+    if !after.is_empty() {
+        let _ = writeln!(out, "t_after() {{ {}; }} >/dev/null 2>&1", after.join("; "));
+    }
     order(plan, share, &mut out);
     Ok(out)
 }
 
+impl ScriptConfig {
+    /// What the commands of containers need of it.
+    pub(super) fn site(&self, share: Share) -> Site<'_> {
+        let proxy = self.tsocks.as_ref().map(|tsocks| tsocks.proxy(share));
+        Site { image_prefix: &self.image_prefix, proxy }
+    }
+
+    /// The line that says where the volumes of a job are.
+    pub(super) fn work(&self, job: &str) -> String {
+        if self.shared {
+            return "T_WORK=$T_DIR\n".to_owned();
+        }
+        format!("T_WORK=${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}/tarbet-{job}\n")
+    }
+}
+
 impl Share {
+    /// What a job of this share needs of the batch system: the pod without what others run.
+    pub fn part(self, plan: &Plan) -> Plan {
+        let Self::One(own) = self else { return plan.clone() };
+        let mut part = plan.clone();
+        part.containers = plan.containers.get(own).cloned().into_iter().collect();
+        if own > 0 {
+            part.init.clear();
+        }
+        part
+    }
+
     /// Whether the container at this place of all, init first, is the job's.
     fn runs(self, plan: &Plan, at: usize) -> bool {
         match self {
@@ -247,50 +286,6 @@ fn order(plan: &Plan, share: Share, out: &mut String) {
     let _ = writeln!(out, "for t_name in {}; do", names.join(" "));
     out.push_str("  read -r T_CODE <\"$T_DIR/run-$t_name.status\" || T_CODE=137\n");
     out.push_str("  [ \"$T_CODE\" -le \"$T_LAST\" ] || T_LAST=$T_CODE\ndone\nt_end \"$T_LAST\"\n");
-}
-
-/// A script that ends one container within these seconds.
-pub fn end_script(stem: &str, seconds: u64, config: &ScriptConfig, folder: &Path) -> String {
-    let folder = quote(&folder.display().to_string());
-    format!(
-        "#!{bash}\nT_DIR={folder}\nrm -f -- \"$0\"\nread -r t_pid <\"$T_DIR/{stem}.pid\" || exit 0\n\
-         kill -TERM \"$t_pid\" 2>/dev/null || exit 0\nt_left={seconds}\n\
-         while kill -0 \"$t_pid\" 2>/dev/null; do\n  \
-         [ \"$t_left\" -gt 0 ] || {{ kill -KILL \"$t_pid\" 2>/dev/null; exit 0; }}\n  \
-         sleep 1; t_left=$((t_left - 1))\ndone\n",
-        bash = config.bash,
-    )
-}
-
-/// A script that runs one command as the container would.
-pub fn exec_script(
-    plan: &Plan,
-    container: &Container,
-    command: &[String],
-    config: &ScriptConfig,
-    folder: &Path,
-    share: Share,
-) -> Result<String, PlanError> {
-    let once = Container { command: Some(command.to_vec()), args: None, ..container.clone() };
-    let mut launch = config.runtime.launch(plan, &once, &config.image_prefix)?;
-    // The container's own preparations have been made.
-    launch.before.clear();
-    let mut out = format!("#!{}\nT_DIR={}\n", config.bash, quote(&folder.display().to_string()));
-    if config.shared {
-        out.push_str("T_WORK=$T_DIR\n");
-    } else {
-        let _ = writeln!(
-            out,
-            "T_WORK=${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}/tarbet-{}",
-            share.job_name(&plan.id.uid)
-        );
-    }
-    let clean = FUNCTIONS.lines().find(|line| line.starts_with("t_clean")).unwrap_or_default();
-    let _ = writeln!(out, "{clean}\nrm -f -- \"$0\"");
-    for line in runtime::lines(&launch) {
-        let _ = writeln!(out, "{line}");
-    }
-    Ok(out)
 }
 
 /// The volumes as commands: folders, and files with their contents.
@@ -349,24 +344,6 @@ fn written(folder: &RelPath, path: &RelPath, file: &File) -> String {
         None => ("%b", quote_bytes(&file.content)),
     };
     format!("{place} {:o} {form} {content}", file.mode)
-}
-
-/// A SOCKS connection to the login node, and the library that uses it.
-fn tsocks_lines(tsocks: &Tsocks) -> String {
-    let (node, library) = (Word::text(&tsocks.login_node), Word::text(tsocks.library.display().to_string()));
-    format!(
-        r#"t_port=$((10000 + ${{SLURM_JOB_ID:-$$}} % 50000)) t_try=0
-while [ "$t_try" -lt 20 ]; do
-  ssh -4 -N -o BatchMode=yes -o ExitOnForwardFailure=yes -D "127.0.0.1:$t_port" -- {node} </dev/null & T_SSH=$!
-  sleep 1
-  kill -0 "$T_SSH" 2>/dev/null && break
-  T_SSH= t_port=$((t_port + 1)) t_try=$((t_try + 1))
-done
-[ -n "$T_SSH" ] || t_fail 'no connection to the login node for tsocks'
-printf 'local = 10.0.0.0/255.0.0.0\nserver = 127.0.0.1\nserver_port = %s\n' "$t_port" >"$T_DIR/tsocks.conf"
-export TSOCKS_CONF_FILE="$T_DIR/tsocks.conf" LD_PRELOAD={library}
-"#
-    )
 }
 
 /// Slurm replaces `%x` in names of output files, and reads quotes.

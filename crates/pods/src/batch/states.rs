@@ -10,6 +10,7 @@
 //! | CA PR | ended 143, `SlurmJobCancelled`, `SlurmJobPreempted` |
 //! | NF BF | ended 137, `SlurmNodeFail`, `SlurmBootFail` |
 //! | anything else | as it was |
+//! | CD F with 76, or with the signal 53 | ended 76, `DataRootNotVisible` |
 //!
 //! A file of the container itself always has the last word: it is written by the job at the very
 //! moment, and stays when the controller has forgotten the job. Slurm's exit codes are raw wait
@@ -64,6 +65,16 @@ pub fn exit_code(raw: i32) -> i32 {
     }
 }
 
+/// How the script ends where the pod's folder is not to be seen.
+const UNSEEN: i32 = 76;
+/// The signal by which Slurm tells of a job whose output it could not open; no real one has it.
+const NO_OUTPUT: i32 = 53;
+
+/// Whether a job ended since its machine does not see the pod's folder.
+fn is_unseen(raw: i32) -> bool {
+    exit_code(raw) == UNSEEN || raw & 0x7f == NO_OUTPUT
+}
+
 /// What the files of a container say.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Marks {
@@ -79,6 +90,8 @@ pub struct Marks {
     pub before: Option<i32>,
     /// It waits to be started again.
     pub waiting: bool,
+    /// What the job itself said last, where it has ended without a word of the container.
+    pub said: String,
 }
 
 /// What is known of the job of a pod.
@@ -92,6 +105,13 @@ pub enum JobView {
     Forgotten,
     /// Nobody can say at the moment.
     Unknown,
+}
+
+impl JobView {
+    /// Whether it has ended, as far as is known.
+    pub fn is_over(&self) -> bool {
+        matches!(self, Self::Forgotten | Self::Seen(JobState::Ended(_) | JobState::Killed(..)))
+    }
 }
 
 /// The state of a container.
@@ -132,12 +152,22 @@ pub fn container_state(marks: &Marks, job: &JobView, turn: Turn) -> ContainerSta
         None if turn == Turn::Later => waiting("PodInitializing", ""),
         None => waiting("ContainerCreating", ""),
     };
+    let told = |what: &str| {
+        if marks.said.is_empty() { what.to_owned() } else { format!("{what}: {}", marks.said) }
+    };
     match job {
         JobView::Unsent => waiting("ContainerCreating", "the job is being submitted"),
         JobView::Unknown | JobView::Seen(JobState::Running | JobState::Odd(_)) => running(),
         // The job has begun, whatever an older look says.
         JobView::Seen(JobState::Pending(_)) if marks.started.is_some() => running(),
         JobView::Seen(JobState::Pending(reason)) => waiting("JobPending", reason),
+        JobView::Seen(JobState::Ended(raw)) if marks.started.is_none() && is_unseen(*raw) => ended(
+            UNSEEN,
+            "DataRootNotVisible",
+            None,
+            "the machine of the job does not see DataRootFolder, which must be on a file system that jobs share \
+             with the plugin even where SharedFS is false",
+        ),
         JobView::Seen(JobState::Ended(raw)) => {
             let code = exit_code(*raw);
             // A container whose turn never came did not end well, even if the job did.
@@ -146,12 +176,12 @@ pub fn container_state(marks: &Marks, job: &JobView, turn: Turn) -> ContainerSta
                 code,
                 if code == 0 { "Completed" } else { "Error" },
                 None,
-                "the job ended without a word of the container",
+                &told("the job ended without a word of the container"),
             )
         }
-        JobView::Seen(JobState::Killed(code, reason)) => ended(*code, reason, None, ""),
+        JobView::Seen(JobState::Killed(code, reason)) => ended(*code, reason, None, &marks.said),
         JobView::Forgotten => {
-            ended(137, "JobLost", None, "the job is gone and left no word of the container")
+            ended(137, "JobLost", None, &told("the job is gone and left no word of the container"))
         }
     }
 }
@@ -177,6 +207,19 @@ mod tests {
             let state = container_state(&Marks::default(), &view, Turn::Now);
             assert_eq!(state.waiting.unwrap().message.as_deref(), Some(reason));
         }
+    }
+
+    #[test]
+    fn a_job_that_could_not_see_its_folder_says_so() {
+        for raw in [76 << 8, 53] {
+            let view = JobView::Seen(job_state("F", raw, "NonZeroExitCode"));
+            let end = container_state(&Marks::default(), &view, Turn::Now).terminated.unwrap();
+            assert_eq!((end.exit_code, end.reason.as_deref()), (76, Some("DataRootNotVisible")));
+        }
+        // A second job of the same pod is something else.
+        let view = JobView::Seen(job_state("F", 75 << 8, "NonZeroExitCode"));
+        let end = container_state(&Marks::default(), &view, Turn::Now).terminated.unwrap();
+        assert_eq!((end.exit_code, end.reason.as_deref()), (75, Some("Error")));
     }
 
     proptest! {

@@ -18,6 +18,10 @@ impl Batch {
                     self.remove(&pod, None).await
                 } else {
                     let turn = self.intake.lock().await;
+                    if self.records.is_deleted(&pod.id.uid) {
+                        // Somebody removes it right now.
+                        break;
+                    }
                     let done = self.settle(&pod).await;
                     drop(turn);
                     done
@@ -44,7 +48,7 @@ impl Batch {
             let name = share.job_name(&pod.id.uid);
             if let Some(job) = seen.iter().find(|job| job.name == name) {
                 self.note_job(pod, share, &job.id)?;
-            } else if pod.folder.has(&format!("{}.lock", share.stem())) {
+            } else if pod.has_begun(share) {
                 // Its script has begun although the queue has forgotten it.
                 self.note_job(pod, share, "0")?;
             } else {

@@ -43,7 +43,8 @@ pub struct EdgeConfig {
     pub sidecar_address: String,
     /// Whether contents of ConfigMaps, Secrets and the like are given to containers.
     pub export_pod_data: bool,
-    /// Where pods' files are kept.
+    /// Where pods' files are kept. Jobs of Slurm must see it, since they leave their words, logs and exit
+    /// codes there.
     pub data_root_folder: PathBuf,
     /// A file of tokens, one a line; callers must show one of them.
     pub accepted_tokens_file: Option<PathBuf>,
@@ -71,7 +72,8 @@ pub struct EdgeConfig {
     pub command_prefix: String,
     /// The shell of scripts.
     pub bash_path: String,
-    /// Whether jobs see the data root (the variable `SHARED_FS`).
+    /// Whether volumes lie in the data root (the variable `SHARED_FS`); else they travel inside the script to a
+    /// folder of the job's machine.
     #[serde(rename = "SharedFS")]
     pub shared_fs: bool,
     /// `singularity`, `apptainer`, `enroot`, `podman` or `process`.
@@ -90,11 +92,12 @@ pub struct EdgeConfig {
     pub podman_path: String,
     /// bubblewrap, for plain processes with mounts.
     pub bwrap_path: String,
-    /// What images without a scheme are below.
+    /// What images without a scheme are below. Where it is empty, singularity, apptainer and enroot take them from
+    /// Docker's registry (`docker://`), except files such as `a.sif`.
     pub image_prefix: String,
-    /// Whether jobs reach the outside through a login node.
+    /// Whether jobs and their containers reach the outside through a login node.
     pub tsocks: bool,
-    /// The library for it.
+    /// The library for it, which must fit the C library of images.
     pub tsocks_path: PathBuf,
     /// The login node for it.
     pub tsocks_login_node: String,

@@ -120,8 +120,13 @@ pub struct FlagConfig {
 /// One option.
 type Flag = (String, Option<String>);
 
-/// The options for a pod, ready for a script.
-pub fn flags(plan: &Plan, config: &FlagConfig, policy: &Policy) -> Result<Vec<String>, PlanError> {
+/// The options for a job that runs this part of a pod, ready for a script.
+pub fn flags(
+    plan: &Plan,
+    whole: &Plan,
+    config: &FlagConfig,
+    policy: &Policy,
+) -> Result<Vec<String>, PlanError> {
     let totals = totals(plan);
     let flavor = choose(plan, config, totals.gpus)?;
     let mut set: Vec<Flag> = Vec::new();
@@ -154,7 +159,8 @@ pub fn flags(plan: &Plan, config: &FlagConfig, policy: &Policy) -> Result<Vec<St
     if totals.gpus > 0 && !asked {
         put(&mut set, ("gres".into(), Some(format!("gpu:{}", totals.gpus))));
     }
-    if let Some(uid) = user(plan, config, policy)? {
+    // One user for all jobs of a pod: they share its folder.
+    if let Some(uid) = user(whole, config, policy)? {
         put(&mut set, ("uid".into(), Some(uid.to_string())));
     }
     Ok(set.into_iter().map(written).collect())
@@ -352,7 +358,7 @@ mod tests {
         assert_eq!(user(&plan, &config(None), &policy(&[])).unwrap(), Some(5));
         assert_eq!(user(&plan, &config(Some(6)), &policy(&[])).unwrap(), Some(6));
         assert_eq!(user(&plan, &config(Some(6)), &policy(&[7])).unwrap(), Some(7));
-        let options = flags(&plan, &config(Some(6)), &policy(&[7])).unwrap();
+        let options = flags(&plan, &plan, &config(Some(6)), &policy(&[7])).unwrap();
         assert_eq!(options, ["--uid=7"]);
     }
 

@@ -10,8 +10,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
+use tarbet_pods::batch::inside::exec_script;
 use tarbet_pods::batch::runtime::Runtime;
-use tarbet_pods::batch::script::{ScriptConfig, Tsocks, script};
+use tarbet_pods::batch::script::{ScriptConfig, Share, script};
+use tarbet_pods::batch::tsocks::Tsocks;
 use tarbet_pods::plan::{Plan, Policy, plan};
 use tarbet_pods::slurm::flags::{FlagConfig, Flavor, flags};
 use tarbet_pods::wire::{RetrievedPod, read};
@@ -53,7 +55,7 @@ fn written(plan: &Plan, config: &ScriptConfig) -> String {
     )];
     let flag_config =
         FlagConfig { flavors: flavors.into(), default_flavor: "small".into(), default_uid: None };
-    let flags = flags(plan, &flag_config, &Policy::default()).unwrap();
+    let flags = flags(plan, plan, &flag_config, &Policy::default()).unwrap();
     script(plan, config, Path::new("/data/pods/default-uid"), &flags).unwrap()
 }
 
@@ -177,9 +179,8 @@ fn commented(case: &Case, notes: &mut serde_json::Map<String, serde_json::Value>
         if case.comment.len().is_multiple_of(2) { quoted } else { format!("--comment={}", case.comment) };
     let bare = serde_json::json!({"containers": [{"name": "main", "image": "x", "command": ["x"]}]});
     let with_note = with(bare, json!([]), json!({"annotations": {"slurm-job.vk.io/flags": text}}));
-    let made =
-        flags(&plan(&with_note, &Policy::default()).unwrap(), &FlagConfig::default(), &Policy::default());
-    let made = made.ok()?;
+    let plan = plan(&with_note, &Policy::default()).unwrap();
+    let made = flags(&plan, &plan, &FlagConfig::default(), &Policy::default()).ok()?;
     for flag in &made {
         assert!(flag.starts_with("--") && !flag.contains(is_line), "{flag:?}");
         let value = flag.split_once('=').map_or("", |(_, value)| value);
@@ -239,6 +240,7 @@ fn check(case: &Case, folder: &Path, recorder: &Path) {
     let _ = fs::remove_dir_all(&out);
     let text = script(&plan, &config(singularity(recorder), false), &home, &options).unwrap();
     fs::write(home.join("job.sh"), &text).unwrap();
+    fs::write(home.join("pod.json"), "{}").unwrap();
     let status = Command::new("/bin/bash")
         .arg(home.join("job.sh"))
         .env("REC_OUT", &out)
@@ -288,6 +290,117 @@ fn an_image_root_of_the_pod_goes_before_that_of_the_site() {
     for odd in ["--writable", "a b", "a\nb"] {
         assert!(image("alpine:3", odd).is_err(), "{odd}");
     }
+}
+
+#[test]
+fn an_image_without_a_place_comes_from_dockers_registry() {
+    let line = |runtime: Runtime, image: &str| {
+        let spec = json!({"containers": [{"name": "main", "image": image, "command": ["x"]}]});
+        let plan = plan(&with(spec, json!([]), json!({})), &Policy::default()).unwrap();
+        let config = ScriptConfig { image_prefix: String::new(), ..config(runtime, false) };
+        script(&plan, &config, Path::new("/data"), &[]).unwrap()
+    };
+    let in_singularity = |image: &str| line(singularity(Path::new("singularity")), image);
+    assert!(in_singularity("busybox:1.36").contains("'docker://busybox:1.36' 'x'"));
+    for image in ["/images/a.sif", "a.sif", "./folder", "oras://site/a"] {
+        assert!(in_singularity(image).contains(&format!(" '{image}' 'x'")), "{image}");
+    }
+    let in_enroot = |image: &str| line(Runtime::Enroot { path: "enroot".into(), options: vec![] }, image);
+    assert!(in_enroot("busybox").contains("'docker://busybox' ||"));
+    assert!(in_enroot("localhost:5000/a/b:2").contains("'docker://localhost:5000#a/b:2' ||"));
+    let file = in_enroot("/images/a.sqsh");
+    assert!(file.contains("'/images/a.sqsh' ||") && !file.contains("'import'"), "{file}");
+    let in_podman = line(Runtime::Podman { path: "podman".into(), options: vec![] }, "busybox");
+    assert!(in_podman.contains("'busybox'"), "podman looks in registries by itself");
+}
+
+#[test]
+fn singularity_gets_the_way_through_the_login_node_into_the_container() {
+    let mut config = config(singularity(Path::new("singularity")), true);
+    config.tsocks = Some(Tsocks { library: "/usr/lib/libtsocks.so".into(), login_node: "login01".into() });
+    let text = written(&sample(), &config);
+    for wanted in [
+        "export SINGULARITYENV_LD_PRELOAD='/usr/lib/libtsocks.so'",
+        "export APPTAINERENV_TSOCKS_CONF_FILE='/run/tarbet-tsocks.conf'",
+        "'--bind' '/usr/lib/libtsocks.so:/usr/lib/libtsocks.so:ro'",
+        "'--bind' \"$T_DIR\"'/job.tsocks.conf:/run/tarbet-tsocks.conf:ro'",
+    ] {
+        assert!(text.contains(wanted), "{wanted}: {text}");
+    }
+}
+
+#[test]
+fn commands_go_into_the_running_container_of_podman() {
+    let plan = sample();
+    let config = config(Runtime::Podman { path: "podman".into(), options: vec![] }, false);
+    let words = ["sh".to_owned(), "-c".to_owned(), "it's $HOME".to_owned()];
+    let main = (&plan.containers[0], "run-main");
+    let text = exec_script(&plan, main, &words, &config, Path::new("/data/pod"), Share::Whole).unwrap();
+    let last = format!("exec 'podman' 'exec' '--interactive' 'main-{UID}' 'sh' '-c' 'it'\\''s $HOME'\n");
+    assert!(text.ends_with(&last), "{text}");
+}
+
+#[test]
+fn a_job_without_its_pod_does_nothing_and_tells_apart_why() {
+    let root = tempfile::tempdir().unwrap();
+    let home = root.path().join("tests-pod");
+    let ran = root.path().join("ran");
+    let line = format!("touch {}", ran.display());
+    let spec = json!({"containers": [{"name": "main", "image": "i", "command": ["sh", "-c", line]}]});
+    let plan = plan(&with(spec, json!([]), json!({})), &Policy::default()).unwrap();
+    let config = config(Runtime::Process { bwrap: "bwrap".into() }, false);
+    let path = root.path().join("job.sh");
+    fs::write(&path, script(&plan, &config, &home, &[]).unwrap()).unwrap();
+    let run = || Command::new("/bin/bash").arg(&path).env("TMPDIR", root.path()).status().unwrap().code();
+    assert_eq!(run(), Some(76), "nothing of the data root is here");
+    // Slurm makes the folder of a job's output by itself.
+    fs::create_dir(&home).unwrap();
+    fs::write(home.join("job.out"), "").unwrap();
+    fs::create_dir(root.path().join(".deleted")).unwrap();
+    assert_eq!(run(), Some(75), "the pod was removed");
+    assert!(!home.exists(), "nothing is left of it");
+    fs::create_dir_all(home.join("job.lock")).unwrap();
+    fs::write(home.join("pod.json"), "{}").unwrap();
+    assert_eq!(run(), Some(75), "another job runs it");
+    assert!(!ran.exists());
+    fs::remove_dir(home.join("job.lock")).unwrap();
+    assert_eq!(run(), Some(0));
+    assert!(ran.exists());
+}
+
+#[test]
+fn a_job_that_is_told_to_end_kills_the_rest_in_the_pods_grace_and_cleans_up() {
+    let root = tempfile::tempdir().unwrap();
+    let home = root.path().join("tests-pod");
+    let line = "trap '' TERM; echo ready; while :; do sleep 0.1; done";
+    let spec = json!({"containers": [{"name": "main", "image": "i", "command": ["sh", "-c", line]}]});
+    let plan = plan(&with(spec, json!([]), json!({})), &Policy::default()).unwrap();
+    // Nobody would wait for that: only the pod's own grace can end it.
+    let mut config = config(Runtime::Process { bwrap: "bwrap".into() }, false);
+    config.kill_wait = Duration::from_hours(1);
+    fs::create_dir(&home).unwrap();
+    fs::write(home.join("pod.json"), "{}").unwrap();
+    fs::write(home.join("job.sh"), script(&plan, &config, &home, &[]).unwrap()).unwrap();
+    // Whatever the job leaves behind holds this open.
+    let (mut left, held) = std::io::pipe().unwrap();
+    let mut job = Command::new("/bin/bash")
+        .arg(home.join("job.sh"))
+        .env("TMPDIR", root.path())
+        .stdout(held.try_clone().unwrap())
+        .stderr(held)
+        .spawn()
+        .unwrap();
+    while fs::read_to_string(home.join("run-main.out")).unwrap_or_default() != "ready\n" {
+        assert!(job.try_wait().unwrap().is_none(), "it goes on");
+        std::thread::yield_now();
+    }
+    fs::write(home.join("grace"), "0\n").unwrap();
+    let pid = rustix::process::Pid::from_child(&job);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(job.wait().unwrap().code(), Some(137));
+    assert_eq!(fs::read_to_string(home.join("run-main.status")).unwrap(), "137\n");
+    assert!(!root.path().join(format!("tarbet-{}", plan.id.uid)).exists());
+    std::io::Read::read_to_end(&mut left, &mut Vec::new()).unwrap();
 }
 
 #[test]

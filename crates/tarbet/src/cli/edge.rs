@@ -143,7 +143,7 @@ fn planned(args: &InstallArgs, place: &Place) -> Vec<Planned> {
     let plugin = args.plugin.name();
     let container = match args.plugin {
         Plugin::Slurm => {
-            "# singularity, apptainer, enroot, podman or process\nContainerRuntime: singularity\n# true where jobs see DataRootFolder\nSharedFS: false\n"
+            "# singularity, apptainer, enroot, podman or process\nContainerRuntime: singularity\n# true where volumes may lie in DataRootFolder, which jobs must see in any case\nSharedFS: false\n"
         }
         Plugin::Docker | Plugin::Process => "",
     };

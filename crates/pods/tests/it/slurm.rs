@@ -476,7 +476,9 @@ async fn resources_are_told_with_a_ping() {
 #[tokio::test]
 async fn files_change_while_a_job_runs_without_a_shared_file_system() {
     let bed = Bed::slurm(false).await;
-    let mut main = shell("main", "until grep -q READY /down/ready; do sleep 0.1; done; ls /cfg; cat /cfg/b");
+    // Volumes change one after the other.
+    let line = "until grep -q READY /down/ready && [ ! -e /cfg/a ]; do sleep 0.1; done; ls /cfg; cat /cfg/b";
+    let mut main = shell("main", line);
     main["volumeMounts"] =
         json!([{"name": "down", "mountPath": "/down"}, {"name": "cfg", "mountPath": "/cfg"}]);
     let spec = json!({

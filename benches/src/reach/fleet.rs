@@ -41,7 +41,13 @@ impl Handler for Hello {
 pub(super) async fn measure(bench: &Bench) -> Result<Section> {
     let (idle, herd) = if bench.scale.is_quick() { (2_000, 1_000) } else { (10_000, 5_000) };
     let product = Product::new(&bench.binary)?;
-    let set = ["gateway.quotas.site.links=20000", "gateway.kubernetes.tls=null", "log.filter=warn"];
+    // Tokens are checked again as often as by default; the test bed does it every second.
+    let set = [
+        "gateway.quotas.site.links=20000",
+        "gateway.recheck=20s",
+        "gateway.kubernetes.tls=null",
+        "log.filter=warn",
+    ];
     let set: Vec<&str> = set.into_iter().flat_map(|set| ["--set", set]).collect();
     // Its site must outlive it.
     let store = format!("{{kind: redb, path: {}}}", product.folder().path().join("herd.redb").display());

@@ -1,5 +1,6 @@
 //! The listener that agents dial: native links, kas tunnels, and either of them inside WebSocket.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -186,16 +187,17 @@ pub(super) async fn recheck(hub: &Hub, stop: CancellationToken) {
             _ = timer.tick() => {}
             () = stop.cancelled() => return,
         }
-        for held in hub.local.all() {
-            let Some(token) = &held.token_id else { continue };
-            match hub.known.directory().still_good(token, Timestamp::now()).await {
+        for (token, links) in by_token(hub.local.all()) {
+            match hub.known.directory().still_good(&token, Timestamp::now()).await {
                 Ok(true) => {}
                 Ok(false) => {
-                    tracing::info!(site = %held.site, link = %held.id, %token, "A link ends: its token was taken back.");
-                    held.way.dismiss(Refusal::new(
-                        RefusalCode::Revoked,
-                        "The token of this agent is no longer good.",
-                    ));
+                    for held in links {
+                        tracing::info!(site = %held.site, link = %held.id, %token, "A link ends: its token was taken back.");
+                        held.way.dismiss(Refusal::new(
+                            RefusalCode::Revoked,
+                            "The token of this agent is no longer good.",
+                        ));
+                    }
                 }
                 // A store that is away takes nobody's link: it is asked again soon.
                 Err(error) => {
@@ -205,6 +207,17 @@ pub(super) async fn recheck(hub: &Hub, stop: CancellationToken) {
             }
         }
     }
+}
+
+/// The links that came with each token: replicas of a site share one, and the store is asked once for all.
+fn by_token(links: Vec<Arc<Held>>) -> HashMap<String, Vec<Arc<Held>>> {
+    let mut tokens: HashMap<_, Vec<_>> = HashMap::new();
+    for held in links {
+        if let Some(token) = held.token_id.clone() {
+            tokens.entry(token).or_default().push(held);
+        }
+    }
+    tokens
 }
 
 #[cfg(test)]

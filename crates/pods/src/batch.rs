@@ -15,6 +15,7 @@ pub mod script;
 pub mod split;
 pub mod states;
 mod submit;
+mod terminal;
 pub mod tsocks;
 pub mod word;
 
@@ -85,8 +86,13 @@ pub trait BatchSystem: Send + Sync + 'static {
     async fn offer(&self) -> Option<Result<PingReply, RunError>> {
         None
     }
-    /// The beginning of a command that runs where the job runs.
-    fn inside(&self, id: &str) -> Result<Command, RunError>;
+    /// The beginning of a command that runs where the job runs. One that has a terminal for its streams
+    /// makes it that of a new session.
+    fn inside(&self, id: &str, terminal: bool) -> Result<Command, RunError>;
+    /// Whether commands inside get a terminal there, so that the one here only passes on what comes.
+    fn has_terminals(&self) -> bool {
+        false
+    }
 }
 
 /// A job to submit.
@@ -453,13 +459,18 @@ impl Runner for Batch {
         let text = exec_script(
             &known.plan,
             (container, &known.stem(container)),
-            &request.command,
+            (&request.command, request.tty),
             &self.config.script,
             pod.folder.path(),
             share,
         )?;
-        let command = self.inside(&pod, &job, &text)?;
-        attach(command, request.stdin).map_err(|error| RunError::Refused {
+        let command = self.inside(&pod, &job, &text, request.tty)?;
+        let begun = if request.tty {
+            terminal::attach(command, self.system.has_terminals())
+        } else {
+            attach(command, request.stdin)
+        };
+        begun.map_err(|error| RunError::Refused {
             runtime: self.system.name(),
             what: "run a command".into(),
             reason: error.to_string(),

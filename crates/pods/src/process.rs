@@ -96,8 +96,13 @@ impl BatchSystem for Processes {
         Ok(true)
     }
 
-    fn inside(&self, _id: &str) -> Result<Command, RunError> {
-        Ok(Command::new("env"))
+    fn inside(&self, _id: &str, terminal: bool) -> Result<Command, RunError> {
+        if !terminal {
+            return Ok(Command::new("env"));
+        }
+        let mut command = Command::new("setsid");
+        command.arg("--ctty");
+        Ok(command)
     }
 }
 

@@ -149,8 +149,11 @@ impl BatchSystem for Slurm {
         Some(self.ask_offer().await)
     }
 
-    fn inside(&self, id: &str) -> Result<Command, RunError> {
-        let mut command = Command::new(&self.config.srun);
+    fn inside(&self, id: &str, terminal: bool) -> Result<Command, RunError> {
+        let mut command = Command::new(if terminal { "setsid".as_ref() } else { self.config.srun.as_path() });
+        if terminal {
+            command.arg("--ctty").arg(&self.config.srun).arg("--pty");
+        }
         command.env_clear().envs(self.config.environment.iter().map(|(k, v)| (k, v)));
         command.args([
             &format!("--jobid={id}"),
@@ -162,6 +165,10 @@ impl BatchSystem for Slurm {
             "--",
         ]);
         Ok(command)
+    }
+
+    fn has_terminals(&self) -> bool {
+        true
     }
 }
 

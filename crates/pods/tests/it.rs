@@ -23,4 +23,5 @@ mod it {
     mod samples;
     mod script;
     mod slurm;
+    mod terminal;
 }

@@ -35,6 +35,7 @@ mod sds;
 mod sentinel;
 mod slurm;
 mod tekton;
+mod terminal;
 mod tools;
 mod verified;
 
@@ -62,5 +63,6 @@ pub use redis::{Persistence, Redis, RedisOptions, TlsMode};
 pub use sentinel::{SentinelOptions, Sentinels};
 pub use slurm::{Slurm, SlurmOptions};
 pub use tekton::Tekton;
+pub use terminal::Terminal;
 pub use tools::{faketime, valgrind, vendor_python};
 pub use verified::verified;

@@ -14,10 +14,16 @@ const MARGIN: Duration = Duration::from_mins(1);
 
 impl Batch {
     /// A command that runs a script where a job of the pod runs. The script removes itself.
-    pub(super) fn inside(&self, pod: &Pod, job: &str, script: &str) -> Result<Command, RunError> {
+    pub(super) fn inside(
+        &self,
+        pod: &Pod,
+        job: &str,
+        script: &str,
+        terminal: bool,
+    ) -> Result<Command, RunError> {
         let name = format!("exec-{}.sh", uuid::Uuid::new_v4());
         self.write_for_job(pod, &name, script.as_bytes(), 0o700)?;
-        let mut command = self.system.inside(job)?;
+        let mut command = self.system.inside(job, terminal)?;
         if let Some(user) = self.other_user(&pod.known().plan)? {
             // Only who owns a job may enter it. Its group is the one that the job itself has.
             let made = pod.shares().find_map(|share| pod.folder.owner(&format!("{}.lock", share.stem())));
@@ -50,7 +56,7 @@ impl Batch {
         };
         let text =
             end_script(&known.stem(container), grace.as_secs(), &self.config.script, pod.folder.path());
-        let mut command = self.inside(pod, &job, &text)?;
+        let mut command = self.inside(pod, &job, &text, false)?;
         command.stdin(std::process::Stdio::null()).kill_on_drop(true);
         let away = |reason: String| RunError::Away { runtime: self.system.name(), reason };
         match tokio::time::timeout(grace + MARGIN, command.output()).await {

@@ -36,11 +36,12 @@ pub fn end_script(stem: &str, seconds: u64, config: &ScriptConfig, folder: &Path
 }
 
 /// A script that runs one command in a container: inside the running one where that is possible, else
-/// as the container itself would be run. `stem` begins the names of the container's files.
+/// as the container itself would be run. `stem` begins the names of the container's files. A command with a
+/// terminal is told which kind it is, unless the container says so itself.
 pub fn exec_script(
     plan: &Plan,
     (container, stem): (&Container, &str),
-    command: &[String],
+    (command, terminal): (&[String], bool),
     config: &ScriptConfig,
     folder: &Path,
     share: Share,
@@ -49,12 +50,15 @@ pub fn exec_script(
     out.push_str(&config.work(&share.job_name(&plan.id.uid)));
     let clean = FUNCTIONS.lines().find(|line| line.starts_with("t_clean")).unwrap_or_default();
     let _ = writeln!(out, "T_STEM={}\n{clean}\nrm -f -- \"$0\"", quote(stem));
-    if let Some(command) = config.runtime.enter(plan, container, command) {
+    if let Some(command) = config.runtime.enter(plan, container, command, terminal) {
         let launch = Launch { command, ..Default::default() };
         out.extend(runtime::lines(&launch).into_iter().map(|line| line + "\n"));
         return Ok(out);
     }
-    let once = Container { command: Some(command.to_vec()), args: None, ..container.clone() };
+    let mut once = Container { command: Some(command.to_vec()), args: None, ..container.clone() };
+    if terminal && once.env.iter().all(|(key, _)| key != "TERM") {
+        once.env.push(("TERM".into(), "xterm".into()));
+    }
     let site = config.site(share);
     let mut launch = config.runtime.launch(plan, &once, &site)?;
     // The container's own preparations have been made.

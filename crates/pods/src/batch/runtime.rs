@@ -179,9 +179,17 @@ impl Runtime {
     }
 
     /// The command that runs another one in a running container, where the runtime itself has one.
-    pub(super) fn enter(&self, plan: &Plan, container: &Container, command: &[String]) -> Option<Vec<Word>> {
+    pub(super) fn enter(
+        &self,
+        plan: &Plan,
+        container: &Container,
+        command: &[String],
+        terminal: bool,
+    ) -> Option<Vec<Word>> {
         let Self::Podman { path, .. } = self else { return None };
-        let mut line = words(&[path, "exec", "--interactive", &name_of(plan, container)]);
+        let mut line = words(&[path, "exec", "--interactive"]);
+        line.extend(terminal.then(|| Word::from("--tty")));
+        line.push(name_of(plan, container).into());
         line.extend(words(command));
         Some(line)
     }

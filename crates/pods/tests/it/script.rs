@@ -335,9 +335,13 @@ fn commands_go_into_the_running_container_of_podman() {
     let config = config(Runtime::Podman { path: "podman".into(), options: vec![] }, false);
     let words = ["sh".to_owned(), "-c".to_owned(), "it's $HOME".to_owned()];
     let main = (&plan.containers[0], "run-main");
-    let text = exec_script(&plan, main, &words, &config, Path::new("/data/pod"), Share::Whole).unwrap();
-    let last = format!("exec 'podman' 'exec' '--interactive' 'main-{UID}' 'sh' '-c' 'it'\\''s $HOME'\n");
-    assert!(text.ends_with(&last), "{text}");
+    for (terminal, more) in [(false, ""), (true, " '--tty'")] {
+        let command = (&words[..], terminal);
+        let text = exec_script(&plan, main, command, &config, Path::new("/data/pod"), Share::Whole).unwrap();
+        let last =
+            format!("exec 'podman' 'exec' '--interactive'{more} 'main-{UID}' 'sh' '-c' 'it'\\''s $HOME'\n");
+        assert!(text.ends_with(&last), "{text}");
+    }
 }
 
 #[test]

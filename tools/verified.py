@@ -3,7 +3,7 @@
 
   verified.py COUNTS FOLDER COMMIT
 
-COUNTS has a line for each count a test told; all of them held, or the run had failed and this is not reached.
+COUNTS has a line for each count a test told, after its last assertion: each of them held.
 FOLDER gets VERIFIED.md for people and verified.json, from which the next run begins.
 """
 
@@ -34,7 +34,8 @@ for promise, times in tried.items():
 
 page = """# Verified
 
-How often each promise was put to the test by `make verify`, which fails if one does not hold. A part that is verified
+How often each promise was put to the test by `make verify`. A test tells its count after its last assertion, so what is
+counted here held each time; one that fails ends the run with an error and renews no row. A part that is verified
 alone (`ONLY="-p tarbet-store crash" tools/verify`) renews its own rows; each says which commit it speaks of.
 
 | promise | tried | failed | effort | commit | day |

@@ -11,7 +11,18 @@ pub(crate) struct Part {
     pub(crate) machine: String,
     pub(crate) rounds: usize,
     pub(crate) seconds: u64,
+    #[serde(default)]
+    pub(crate) run: Run,
     pub(crate) sections: Vec<Section>,
+}
+
+/// What else must be known to repeat it.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Run {
+    /// How long the whole part took.
+    pub(crate) seconds: u64,
+    /// Every program that had a share in it.
+    pub(crate) versions: Vec<String>,
 }
 
 /// Figures of one kind.
@@ -56,9 +67,16 @@ pub(crate) enum Mark {
 }
 
 impl Part {
-    pub(crate) fn new(name: &str, scale: Scale, sections: Vec<Section>) -> Self {
+    pub(crate) fn new(name: &str, scale: Scale, run: Run, sections: Vec<Section>) -> Self {
         let Scale { rounds, seconds, .. } = scale;
-        Self { name: name.to_owned(), machine: machine(), rounds, seconds, sections }
+        Self { name: name.to_owned(), machine: machine(), rounds, seconds, run, sections }
+    }
+
+    /// What a person types to measure it again.
+    pub(crate) fn command(&self) -> String {
+        let quick =
+            if (Scale { rounds: self.rounds, seconds: self.seconds }).is_quick() { "QUICK=1 " } else { "" };
+        format!("{quick}tools/bench {}", self.name)
     }
 }
 
@@ -125,11 +143,11 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// How far the runs lie apart, as a share of the middle one.
-pub(crate) fn spread(values: &[f64]) -> f64 {
+/// How far the runs lie apart, as a share of the middle one; one run alone tells nothing of it.
+pub(crate) fn spread(values: &[f64]) -> Option<f64> {
     let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(low, high), v| (low.min(*v), high.max(*v)));
     // Runs that all gave nothing do not lie apart.
-    if values.len() < 2 || high <= low { 0.0 } else { (high - low) / median(values) }
+    (values.len() > 1).then(|| if high <= low { 0.0 } else { (high - low) / median(values) })
 }
 
 fn machine() -> String {
@@ -163,7 +181,8 @@ mod tests {
     #[test]
     fn medians_of_even_counts_lie_between() {
         assert!((median(&[1.0, 3.0, 2.0, 10.0]) - 2.5).abs() < 1e-9);
-        assert!((spread(&[9.0, 10.0, 11.0]) - 0.2).abs() < 1e-9);
-        assert!(spread(&[0.0, 0.0]).abs() < 1e-9);
+        assert!((spread(&[9.0, 10.0, 11.0]).unwrap() - 0.2).abs() < 1e-9);
+        assert!(spread(&[0.0, 0.0]).unwrap().abs() < 1e-9);
+        assert_eq!(spread(&[1.0]), None);
     }
 }

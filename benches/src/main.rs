@@ -20,12 +20,13 @@ mod plot;
 mod pods;
 mod reach;
 mod store;
+mod versions;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use figure::{Part, Section};
+use figure::{Part, Run, Section};
 
 /// What is measured, in the order of the page.
 const PARTS: [&str; 6] = ["reach", "jobs", "pods", "nets", "mesh", "store"];
@@ -87,7 +88,11 @@ async fn main() -> Result<()> {
         let begun = std::time::Instant::now();
         // One part that fails takes no other's figures.
         match measure(&part, &bench).await {
-            Ok(sections) => keep(&folder, &Part::new(&part, scale, sections))?,
+            Ok(sections) => {
+                let run =
+                    Run { seconds: begun.elapsed().as_secs(), versions: versions::of(&part, &bench.binary) };
+                keep(&folder, &Part::new(&part, scale, run, sections))?;
+            }
             Err(error) => failed.push(format!("{part}: {error:#}")),
         }
         say(&format!("{part}: {:.0} s", begun.elapsed().as_secs_f64()));

@@ -29,8 +29,12 @@ pub(crate) fn write(folder: &Path, parts: &[&str]) -> Result<()> {
 }
 
 fn write_part(page: &mut String, part: &Part) -> Result<()> {
-    let Part { name, machine, rounds, seconds, sections } = part;
+    let Part { name, machine, rounds, seconds, run, sections } = part;
     writeln!(page, "\n## {name}\n\nMachine: {machine}. {rounds} rounds of {seconds} s.")?;
+    if !run.versions.is_empty() {
+        let (command, minutes) = (part.command(), run.seconds.div_ceil(60));
+        writeln!(page, "\n`{command}`, {minutes} min. {}.", run.versions.join(", "))?;
+    }
     for section in sections {
         let Section { title, note, figures } = section;
         writeln!(page, "\n### {title}\n\n{note}\n")?;
@@ -42,7 +46,7 @@ fn write_part(page: &mut String, part: &Part) -> Result<()> {
                 figure.what,
                 number(figure.value()),
                 figure.unit,
-                percent(spread(&figure.runs)),
+                spread(&figure.runs).map_or_else(|| "one run".to_owned(), percent),
                 beside(figure),
                 marks(figure),
             )?;

@@ -56,8 +56,8 @@ pub(crate) async fn all(backend: SocketAddr) -> Vec<Tunnel> {
     all
 }
 
-/// A program that `tools/install` built.
-fn built(path: &str) -> Result<PathBuf> {
+/// A program that `tools/install` built, or its folder.
+pub(crate) fn built(path: &str) -> Result<PathBuf> {
     let cache = match std::env::var_os("TARBET_CACHE") {
         Some(cache) => PathBuf::from(cache),
         None => PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?).join(".cache/tarbet"),

@@ -1,5 +1,6 @@
 //! Two meshes with real traffic: `tarbet mesh` beside real istiods, requests through real Envoys.
 
+mod leaving;
 mod ways;
 
 use std::net::Ipv4Addr;
@@ -250,43 +251,6 @@ async fn a_request_crosses_two_envoys_only_while_its_service_is_exported() {
 
     // No longer exported: gone, at the gateway too.
     export(&there, false).await;
-    unanswered(&lab).await;
-    for plane in [east, west] {
-        clean(&product, plane).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn calls_leave_through_the_egress_gateway_where_there_is_no_other_way() {
-    let (east, west, _turn) = planes().await;
-    let mut lab = MeshLab::start(east, west).await.unwrap();
-    lab.start_egress(east).await.unwrap();
-    let (label, value) = MeshLab::EGRESS_LABEL;
-    let mut leaving = federation("east", "west", &[MeshLab::GATEWAY]);
-    leaving["spec"]["local"]["egress"] = json!({ "gateway": { "selector": { label: value } } });
-    east.kubectl().apply(&leaving).await.unwrap();
-    east.kubectl().apply(&rules("west")).await.unwrap();
-    west.kubectl().apply(&federation("west", "east", &["192.0.2.2"])).await.unwrap();
-    west.kubectl().apply(&rules("east")).await.unwrap();
-    let product = Product::new(env!("CARGO_BIN_EXE_tarbet")).unwrap();
-    let ports = Lease::block(2).unwrap();
-    let _east = controller(&product, east, "east", ports.port(0), "west", ports.port(1)).await;
-    let _west = controller(&product, west, "west", ports.port(1), "east", ports.port(0)).await;
-    export(&west.kubectl(), true).await;
-    let gateway = "spiffe://east.local/ns/istio-system/sa/federation-egress-gateway";
-    answered(&lab, gateway).await;
-    lab.cut_direct_way().unwrap();
-    answered(&lab, gateway).await;
-    // Under each name by which a sidecar knows the service.
-    for name in ["pay.shop", "pay.shop.svc", "pay.shop:80", "pay.shop.svc.cluster.local:80"] {
-        let short = || async {
-            let (status, body) = lab.call(name).await?;
-            ensure!(status == 200 && body.ends_with(gateway), "{name}: {status}: {body}");
-            Ok(())
-        };
-        eventually(SOON, "an answer under a short name", short).await.unwrap();
-    }
-    export(&west.kubectl(), false).await;
     unanswered(&lab).await;
     for plane in [east, west] {
         clean(&product, plane).await;

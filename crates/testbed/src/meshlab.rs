@@ -18,6 +18,7 @@
 mod discovery;
 mod joined;
 mod proxy;
+mod vault;
 
 use std::{
     net::{Ipv4Addr, SocketAddr},

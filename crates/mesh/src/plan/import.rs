@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::export::Alias;
 use super::memo::Specs;
 use super::{About, Draft, Kind, Object, Owner, REFUSALS, Reason, RemoteView, Spec};
-use crate::crd::{ImportedPort, ImportedServiceSpec, Refusal, Remote, SaidBy};
+use crate::crd::{ImportedPort, ImportedServiceSpec, IngressType, Refusal, Remote, SaidBy};
 use crate::model::{Key, Labels, Offer, OfferedPort, Service, cluster_name};
 use crate::names::dashed;
 use crate::select;
@@ -39,6 +39,16 @@ pub(super) struct Imported<'a> {
 impl Imported<'_> {
     pub(super) fn ports(&self) -> &[OfferedPort] {
         self.used.first().map_or(&[], |(_, offer)| &offer.ports)
+    }
+
+    /// Everybody who may answer, in whichever mesh.
+    pub(super) fn identities(&self) -> BTreeSet<&str> {
+        self.used.iter().flat_map(|(_, offer)| offer.subject_alt_names.iter().map(String::as_str)).collect()
+    }
+
+    /// Whether clients must send server names that the router before the remote gateway can read.
+    pub(super) fn is_routed(&self) -> bool {
+        self.used.iter().any(|(remote, _)| remote.ingress.kind == IngressType::OpenshiftRouter)
     }
 }
 
@@ -183,7 +193,7 @@ fn entry(draft: &mut Draft<'_>, imported: &Imported<'_>) -> Option<Spec> {
         "endpoints": endpoints,
         "location": "MESH_INTERNAL",
     });
-    let identities = identities(imported);
+    let identities = imported.identities();
     if !identities.is_empty() {
         spec["subjectAltNames"] = json!(identities);
     }
@@ -274,11 +284,6 @@ fn endpoint_labels(labels: &Labels) -> Labels {
     };
     let kept = labels.iter().filter(|(key, _)| !ours(key)).map(|(key, value)| (key.clone(), value.clone()));
     kept.chain([(TLS_MODE.0.to_owned(), TLS_MODE.1.to_owned())]).collect()
-}
-
-/// Everybody who may answer, in whichever mesh.
-fn identities<'a>(imported: &Imported<'a>) -> BTreeSet<&'a str> {
-    imported.used.iter().flat_map(|(_, offer)| offer.subject_alt_names.iter().map(String::as_str)).collect()
 }
 
 fn entry_port(port: &OfferedPort) -> Value {

@@ -2,6 +2,7 @@
 
 mod clusterset;
 mod defects;
+mod egress;
 mod imports;
 mod joined;
 mod names;

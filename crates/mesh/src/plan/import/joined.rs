@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use serde_json::json;
 
-use super::{Imported, TLS_MODE, gateways, identities, proof, record, said, target};
+use super::{Imported, TLS_MODE, gateways, proof, record, said, target};
 use crate::model::{Key, Labels, Offer, Service, ServicePort, Sort};
 use crate::plan::export::Alias;
 use crate::plan::{About, Draft, Kind, Object, Owner, Reason, World};
@@ -40,7 +40,7 @@ pub(super) fn with_alias(draft: &mut Draft<'_>, imported: &Imported<'_>, alias: 
         }
     }
     // The entry checks nobody unless it is told whom to believe, and then everybody.
-    let told = identities(imported);
+    let told = imported.identities();
     match own_identities(draft, alias.key) {
         Some(own) if !told.is_empty() => {
             spec["subjectAltNames"] = json!(union(&own, &told));
@@ -70,11 +70,11 @@ pub(super) fn with_service(
     all: &[Imported<'_>],
 ) -> bool {
     let owner = record(draft, imported, key.0.clone(), said(imported));
-    let told = identities(imported);
+    let told = imported.identities();
     let own = own_identities(draft, key).unwrap_or_default();
     // Unless told otherwise, Istio believes for a Service only the accounts of its local pods.
     let strangers = told.iter().any(|identity| !own.contains(*identity));
-    let ruled = strangers || proof::is_routed(imported);
+    let ruled = strangers || imported.is_routed();
     let plain = draft.world.backends.get(key).is_some_and(|pods| pods.plain);
     let why = refusal(imported, service).map(str::to_owned).or_else(|| {
         if ruled && plain && !draft.is_original() {

@@ -5,14 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::Imported;
-use crate::crd::IngressType;
 use crate::names::{dashed, router_host};
 use crate::plan::{Draft, Kind, Object, Owner};
-
-/// Whether clients must send server names that the router before the remote gateway can read.
-pub(super) fn is_routed(imported: &Imported<'_>) -> bool {
-    imported.used.iter().any(|(remote, _)| remote.ingress.kind == IngressType::OpenshiftRouter)
-}
 
 /// A rule for the clients of a name, if what Istio does by itself is not enough: a server name for a
 /// router, or identities beside those of the local pods.
@@ -22,7 +16,7 @@ pub(super) fn rule(
     identities: Option<&BTreeSet<String>>,
     owner: Owner,
 ) {
-    let routed = is_routed(imported);
+    let routed = imported.is_routed();
     if !routed && identities.is_none() {
         return;
     }

@@ -76,34 +76,3 @@ fn import_rules_limit_what_is_seen_and_no_rule_means_no_import() {
         planned(json!([]), json!([]), |world| world["rules"]["import"] = json!([{ "meshID": "north" }]));
     assert_eq!(unknown.findings[0].reason, Reason::UnknownMesh);
 }
-
-#[test]
-fn calls_leave_through_the_egress_gateway() {
-    let mut raw = offer("db.mesh.global");
-    raw["ports"][0]["protocol"] = json!("TCP");
-    let plan = planned(json!([]), json!([offer("r.shop.svc.cluster.local"), raw]), |world| {
-        world["federation"]["local"]["egress"] = json!({ "gateway": { "selector": { "app": "egress" }, "port": { "name": "https", "number": 443 } } });
-    });
-    let gateway = get(&plan, Kind::Gateway, "istio-system", "federation-egress-gateway");
-    assert_eq!(gateway.spec.value()["servers"][0]["tls"]["mode"], "ISTIO_MUTUAL");
-    let routes = get(&plan, Kind::VirtualService, "istio-system", "federation-egress-gateway");
-    assert_eq!(
-        routes.spec.value()["hosts"],
-        json!(["r.shop.svc.cluster.local", "r.shop.svc", "r.shop"]),
-        "the gateway is called by whatever the caller wrote"
-    );
-    let first = &routes.spec.value()["http"][0]["route"][0]["destination"];
-    assert_eq!(
-        *first,
-        json!({ "host": "federation-egress-gateway.istio-system.svc.cluster.local", "port": { "number": 443 } })
-    );
-    let second = &routes.spec.value()["http"][1];
-    assert_eq!(
-        second["route"][0]["destination"],
-        json!({ "host": "r.shop.svc.cluster.local", "port": { "number": 9080 } })
-    );
-    let authorities: Vec<&str> =
-        second["match"].as_array().unwrap().iter().filter_map(|m| m["authority"]["exact"].as_str()).collect();
-    assert!(authorities.contains(&"r.shop:9080") && authorities.contains(&"r.shop.svc.cluster.local"));
-    assert_eq!(plan.findings[0].reason, Reason::NotThroughEgress);
-}

@@ -109,6 +109,10 @@ pub struct OldConnections {
 /// A cloud.
 #[async_trait]
 pub trait Cloud: Send + Sync + 'static {
+    /// How many permit lists may be changed at once. Most clouds would only slow down more.
+    fn at_once(&self) -> usize {
+        32
+    }
     /// Spaces in use in these deployments.
     async fn used_spaces(&self, deployments: &[Deployment]) -> Result<Vec<Mapping>, Error>;
     /// Autonomous system numbers in use.

@@ -113,6 +113,10 @@ impl<C: Cloud> Guarded<C> {
 #[async_trait]
 impl<C: Cloud> Cloud for Guarded<C> {
     // Reading what is used is what keeps others from overlapping us: only foreign deployments are left out.
+    fn at_once(&self) -> usize {
+        self.cloud.at_once()
+    }
+
     async fn used_spaces(&self, deployments: &[Deployment]) -> Result<Vec<Mapping>, Error> {
         deployments.iter().try_for_each(|deployment| self.deployment(deployment))?;
         self.cloud.used_spaces(deployments).await

@@ -233,6 +233,12 @@ impl Local {
 
 #[async_trait]
 impl Cloud for Local {
+    /// Those that come together are loaded into the kernel together, and a load takes nearly as long for one
+    /// as for many: it is the size of the network that counts.
+    fn at_once(&self) -> usize {
+        1024
+    }
+
     async fn used_spaces(&self, deployments: &[Deployment]) -> Result<Vec<Mapping>, Error> {
         let state = self.lock();
         let mappings = deployments.iter().map(|deployment| Mapping {

@@ -4,6 +4,8 @@
 //! own gRPC, or in a store that is shared), tries again what failed, and compares everything once when this
 //! orchestrator begins to act.
 
+use std::collections::BTreeMap;
+
 use futures::StreamExt;
 use tarbet_store::Commit;
 use tokio::time::Instant;
@@ -17,7 +19,7 @@ use crate::error::Error;
 use crate::model::{Rule, Subscriber};
 use crate::tags::Touched;
 
-/// Permit lists that are brought in line at once.
+/// Permit lists that are looked at at once.
 const AT_ONCE: usize = 32;
 
 /// The store failed while everything was compared: after this it is tried again.
@@ -47,7 +49,16 @@ impl Inner {
                 outcome
             }
         };
-        let mut outcomes = futures::stream::iter(subscribers.iter().map(follow)).buffer_unordered(AT_ONCE);
+        // Each cloud has a queue of its own: a slow one keeps no other waiting.
+        let mut by_cloud: BTreeMap<String, Vec<&String>> = BTreeMap::new();
+        for name in &subscribers {
+            let cloud = Subscriber::parse(name).map(|subscriber| subscriber.cloud).unwrap_or_default();
+            by_cloud.entry(cloud).or_default().push(name);
+        }
+        let mut outcomes = futures::stream::select_all(by_cloud.into_iter().map(|(cloud, names)| {
+            let at_once = self.places.cloud(&cloud).map_or(AT_ONCE, |cloud| cloud.at_once());
+            futures::stream::iter(names.into_iter().map(&follow)).buffer_unordered(at_once).boxed()
+        }));
         let mut first = None;
         while let Some(outcome) = outcomes.next().await {
             if let Err(error) = outcome {

@@ -1,5 +1,6 @@
 //! Local clouds with real packets: what is denied, what is permitted, and what is left afterwards.
 
+mod many;
 mod six;
 
 use std::net::SocketAddr;

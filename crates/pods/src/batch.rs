@@ -222,8 +222,14 @@ impl Batch {
         let mut jobs: Vec<Option<String>> =
             ids.split(',').map(|id| (!id.is_empty()).then(|| id.to_owned())).collect();
         jobs.resize(count + 1, None);
-        let inner =
-            Inner { known: Arc::new(found.known), jobs, missing: 0, over: Vec::new(), told: String::new() };
+        let inner = Inner {
+            known: Arc::new(found.known),
+            jobs,
+            missing: 0,
+            over: Vec::new(),
+            told: String::new(),
+            address: None,
+        };
         let pod =
             Arc::new(Pod { id: inner.known.id().clone(), folder: found.folder, inner: Mutex::new(inner) });
         self.lock().insert(pod.id.uid.clone(), Arc::clone(&pod));
@@ -263,7 +269,7 @@ impl Batch {
             jid: pod.job_ids(),
             containers,
             init_containers: statuses,
-            pod_ip: String::new(),
+            pod_ip: pod.address().map(|address| address.to_string()).unwrap_or_default(),
             stale_seconds: self
                 .queue()
                 .failing

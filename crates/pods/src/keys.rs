@@ -15,7 +15,6 @@ const UNUSED: &[&str] = &[
     "JobScriptTemplate",
     "KubeletHTTP",
     "Network",
-    "PodCIDR",
     "Pprof",
     "SingularityPrefix",
     "SkipDownwardAPIResolution",

@@ -1,5 +1,6 @@
 //! One pod that runs as a job, and what its files say.
 
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -34,6 +35,8 @@ pub(super) struct Inner {
     pub(super) over: Vec<usize>,
     /// The last words that were told to those who watch.
     pub(super) told: String,
+    /// The address of the machine that its first job runs on, once the job has told it.
+    pub(super) address: Option<IpAddr>,
 }
 
 impl Known {
@@ -81,6 +84,17 @@ impl Pod {
     /// The ids of all jobs, as they are told.
     pub(super) fn job_ids(&self) -> String {
         self.lock().jobs.iter().flatten().cloned().collect::<Vec<_>>().join(",")
+    }
+
+    /// The address of the machine that its first job runs on, as the job tells it. Loopback is nobody's.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        let mut inner = self.lock();
+        if inner.address.is_none() {
+            let told = self.folder.text(&format!("{}.address", Share::Whole.stem()));
+            let told = told.and_then(|text| text.parse::<IpAddr>().ok());
+            inner.address = told.filter(|address| !address.is_loopback() && !address.is_unspecified());
+        }
+        inner.address
     }
 
     /// Whether all jobs have been submitted.

@@ -178,6 +178,20 @@ impl Runtime {
         }
     }
 
+    /// Whether containers are reached by the addresses of their machine.
+    pub(super) fn shares_network(&self) -> bool {
+        match self {
+            Self::Podman { options, .. } => {
+                let words = options.iter().zip(options.iter().skip(1).map(String::as_str).chain([""]));
+                words.into_iter().any(|(word, next)| match word.split_once('=') {
+                    Some((word, value)) => word.starts_with("--net") && value == "host",
+                    None => word.starts_with("--net") && next == "host",
+                })
+            }
+            Self::Singularity { .. } | Self::Enroot { .. } | Self::Process { .. } => true,
+        }
+    }
+
     /// The command that runs another one in a running container, where the runtime itself has one.
     pub(super) fn enter(
         &self,

@@ -43,6 +43,7 @@ t_claim() {
   [ ! -d "$T_DIR/$T_JOB.lock" ] || exit 75
   t_fail "the pod's folder $T_DIR cannot be written on this machine"
 }
+t_address() { for t_ip in $(hostname -I 2>/dev/null); do case $t_ip in *:*) ;; *) t_put "$T_JOB.address" "$t_ip"; break ;; esac; done; }
 t_sweep() {
   command -v flock >/dev/null || return 0
   for t_old in "${T_WORK%/*}"/tarbet-*/.alive; do
@@ -177,6 +178,9 @@ pub fn share(
     out.push_str(FUNCTIONS);
     out.push_str("# Whoever makes this folder runs the pod; a second job of the same pod does not.\n");
     out.push_str("t_claim\nt_put \"$T_JOB.pid\" \"$$\"\ntrap t_quit TERM INT\n");
+    if config.runtime.shares_network() {
+        out.push_str("t_address\n");
+    }
     if !config.prefix.trim().is_empty() {
         let _ = writeln!(out, "{}", config.prefix.trim_end());
     }

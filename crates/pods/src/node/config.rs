@@ -60,6 +60,9 @@ pub struct NodeConfig {
     /// this machine's address on the way to the cluster's API.
     #[serde(rename = "PodIP")]
     pub pod_ip: String,
+    /// The addresses by which the cluster reaches pods of this node.
+    #[serde(rename = "PodCIDR")]
+    pub pod_cidr: PodCidr,
     /// What the node offers.
     pub resources: Resources,
     /// Labels of the node, each `key=value`.
@@ -122,6 +125,15 @@ pub struct Http {
     pub insecure: bool,
     /// A further authority, as PEM.
     pub ca_cert: String,
+}
+
+/// The addresses by which the cluster reaches pods.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct PodCidr {
+    /// The network in which they are, such as `10.20.0.0/16`. What a plugin tells of a pod's address becomes
+    /// the pod's if it is in there, or if interLink is on this machine.
+    pub subnet: String,
 }
 
 /// What the node offers; quantities in Kubernetes' notation.
@@ -192,6 +204,7 @@ impl Default for NodeConfig {
             disable_projected_volumes: false,
             job_script_builder_url: String::new(),
             pod_ip: String::new(),
+            pod_cidr: PodCidr::default(),
             resources: Resources::default(),
             node_labels: Vec::new(),
             node_taints: Vec::new(),
@@ -248,12 +261,23 @@ impl NodeConfig {
         if !self.pod_ip.is_empty() && self.pod_ip.parse::<std::net::IpAddr>().is_err() {
             say("PodIP", format!("`{}` is not an address", self.pod_ip));
         }
+        if !self.pod_cidr.subnet.is_empty() && self.pod_cidr.subnet.parse::<ipnet::IpNet>().is_err() {
+            say("PodCIDR.Subnet", format!("`{}` is not a network", self.pod_cidr.subnet));
+        }
         for key in self.others.keys() {
             if crate::keys::fate(key) == crate::keys::Fate::Unknown {
                 say(key, "is not a key of any part of interLink".into());
             }
         }
         wrong
+    }
+
+    /// Whether the cluster reaches pods by this address.
+    pub fn reaches(&self, address: &str) -> bool {
+        let network = self.pod_cidr.subnet.parse::<ipnet::IpNet>();
+        network.is_ok_and(|network| {
+            address.parse().is_ok_and(|address: std::net::IpAddr| network.contains(&address))
+        })
     }
 
     /// The accelerators that a node may offer, summed by kind, without those of number zero.

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
 use tarbet_cluster::{Class, Events, Mirror, Newer, Outcome, Queue, Source, class, describe};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
 use super::book::{Book, Entry, Key};
 use super::config::NodeConfig;
@@ -75,6 +75,9 @@ pub(super) struct Node {
     pub(super) peer: watch::Sender<Peer>,
     /// Asks the feed for states now.
     pub(super) poll: Notify,
+    /// Turns to send a pod, and to write a status.
+    pub(super) sending: Semaphore,
+    pub(super) writing: Semaphore,
     pub(super) metrics: NodeMetrics,
     pub(super) events: Events,
 }

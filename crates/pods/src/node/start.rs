@@ -16,7 +16,7 @@ use tarbet_identity::tls::{
 };
 use tarbet_telemetry::{Coded, Health, Metrics, Stage, Supervisor};
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use super::address;
 use super::book::Book;
@@ -32,8 +32,12 @@ use super::kubelet::Kubelet;
 use super::lease;
 use super::metrics::NodeMetrics;
 
-/// Pods that are worked on at once. Most of the time of each is waiting for the other side.
+/// Pods that are worked on at once. Most of the time of each is waiting for the other side: a removal takes
+/// as long as its containers have to end.
 const WORKERS: usize = 64;
+/// Pods that are sent at once, and statuses that are written at once. Each holds the pod in several forms and
+/// a connection, so after a burst the node would stay as large as the burst was.
+const AT_ONCE: usize = 16;
 /// How often certificate files are looked at.
 const LOOK: Duration = Duration::from_secs(10);
 
@@ -82,6 +86,8 @@ pub async fn start(mut config: NodeConfig, parts: Parts) -> Result<SocketAddr, N
         queue: Queue::default(),
         peer: tokio::sync::watch::Sender::new(Peer::default()),
         poll: Notify::new(),
+        sending: Semaphore::new(AT_ONCE),
+        writing: Semaphore::new(AT_ONCE),
         metrics: NodeMetrics::new(&metrics),
         events: Events::new(client.clone(), "tarbet-node"),
         client: client.clone(),

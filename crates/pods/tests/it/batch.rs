@@ -74,6 +74,24 @@ fn more(mut container: Value, more: &Value) -> Value {
 }
 
 #[tokio::test]
+async fn a_pod_has_the_address_of_the_machine_of_its_job() -> anyhow::Result<()> {
+    let said = String::from_utf8(Command::new("hostname").arg("-I").output()?.stdout)?;
+    let first = said.split_whitespace().find(|address| !address.contains(':')).map(str::to_owned);
+    let folder = tempfile::tempdir()?;
+    let node = super::node::Bed::on_slurm(folder.path()).await?;
+    node.pod("placed", json!({"containers": [shell("main", "sleep 1000")]})).await?;
+    // A machine that has no address but loopback has none to tell.
+    eventually(PATIENCE, "the address", || async {
+        let status = node.get("placed").await?["status"].clone();
+        anyhow::ensure!(status["phase"] == "Running", "{status}");
+        anyhow::ensure!(status["podIP"].as_str() == first.as_deref(), "{status}");
+        Ok(())
+    })
+    .await?;
+    node.run(&["delete", "pod", "placed", "--wait=true", "--timeout=60s"]).await.map(drop)
+}
+
+#[tokio::test]
 async fn each_job_asks_for_what_its_own_containers_need() {
     let bed = Bed::new(|config| config.per_container = true).await;
     let needs = |name: &str, cpu: &str, memory: &str| {

@@ -2,6 +2,7 @@
 
 mod bed;
 mod chain;
+mod escapes;
 mod outage;
 mod websocket;
 

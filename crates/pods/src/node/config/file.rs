@@ -209,6 +209,8 @@ mod tests {
         for path in [&shipped, &original] {
             let config = load(NodeConfig::default(), Some(path), &Environment::new()).unwrap();
             assert_eq!(config.mistakes(), [], "{}", path.display());
+            let inside = ["10.0.0.7", "10.0.1.7", "nonsense"].map(|address| config.reaches(address));
+            assert_eq!(inside, [*path == original, false, false]);
             let edge = crate::edge::load(
                 crate::edge::EdgeConfig::default(),
                 crate::edge::Part::Slurm,
@@ -223,9 +225,10 @@ mod tests {
     fn mistakes_are_named_by_their_keys() {
         let mut config = NodeConfig { node_name: "Not A Name".into(), ..Default::default() };
         config.resources.cpu = "many".into();
+        config.pod_cidr.subnet = "10.0.0.0".into();
         config.others.insert("Interlnk".into(), 1.into());
         let keys: Vec<String> = config.mistakes().into_iter().map(|(key, _)| key).collect();
-        assert_eq!(keys, ["NodeName", "Resources.CPU", "Interlnk"]);
+        assert_eq!(keys, ["NodeName", "Resources.CPU", "PodCIDR.Subnet", "Interlnk"]);
         let error = load(NodeConfig::default(), Some(Path::new("/nowhere/x.yaml")), &Environment::new());
         assert!(matches!(error, Err(NodeError::File { .. })));
     }

@@ -129,6 +129,7 @@ impl Node {
     }
 
     async fn submit(&self, entry: &Entry) -> After {
+        let _turn = self.sending.acquire().await;
         let peer = self.peer();
         let uid = entry.uid();
         let gathered = match self.gathered(entry, &peer).await {

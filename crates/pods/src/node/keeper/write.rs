@@ -17,9 +17,12 @@ use crate::wire;
 impl Node {
     /// Writes what is known of a pod, with these annotations. False if it has to be tried again.
     pub(super) async fn write(&self, uid: &str, notes: &[(&str, String)]) -> bool {
+        let _turn = self.writing.acquire().await;
         let Some(entry) = self.book.get(uid) else { return true };
         let mut told = entry.record.told.as_ref().map(PackedStatus::open);
-        if let Some(told) = told.as_mut().filter(|_| !self.interlink.endpoint().is_here()) {
+        let reached =
+            |told: &wire::PodStatus| self.interlink.endpoint().is_here() || self.config.reaches(&told.pod_ip);
+        if let Some(told) = told.as_mut().filter(|told| !reached(told)) {
             // Elsewhere the same address is somebody else's, and a Service would lead there.
             told.pod_ip.clear();
         }

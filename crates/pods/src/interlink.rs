@@ -20,8 +20,7 @@ use axum::extract::{Extension, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use axum::{Router, body};
-use bytes::{Bytes, BytesMut};
-use futures::StreamExt;
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
@@ -39,6 +38,7 @@ pub use upstream::Upstream;
 
 use crate::serve::{Caller, bad_request, refusal, whole};
 use crate::wire::extension::{EXEC, EXEC_UPGRADE, EXTENSIONS_HEADER, LIST, UPDATE, USAGE, WATCH, is_ours};
+use crate::wire::lines::SILENCE;
 use crate::wire::{
     LogRequest, PingReply, PodCreate, PodRef, PodStatus, SESSION_HEADER, is_uid, read, read_items,
 };
@@ -240,7 +240,6 @@ impl Server {
                 () = stop.cancelled() => return,
                 pushes = self.listen() => pushes,
             };
-            self.cache.push_ended();
             let pause = if pushes { Duration::from_secs(1) } else { NO_PUSH };
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -251,23 +250,12 @@ impl Server {
 
     /// Listens until the stream breaks; false if the plugin pushes nothing.
     async fn listen(&self) -> bool {
-        let answer = self.upstream.send(Method::GET, WATCH, "Watch", HeaderMap::new(), Bytes::new()).await;
-        let Ok(answer) = answer else { return true };
+        let asked = self.upstream.send(Method::GET, WATCH, "Watch", HeaderMap::new(), Bytes::new());
+        let Ok(Ok(answer)) = tokio::time::timeout(SILENCE, asked).await else { return true };
         if !answer.status().is_success() {
             return false;
         }
-        self.cache.push_began();
-        let mut pieces = answer.into_body().into_data_stream();
-        let mut held = BytesMut::new();
-        while let Some(Ok(piece)) = pieces.next().await {
-            held.extend_from_slice(&piece);
-            while let Some(end) = held.iter().position(|&byte| byte == b'\n') {
-                let line = held.split_to(end + 1);
-                if let Ok(state) = read::<PodStatus>(&line, "a state") {
-                    self.cache.put(state);
-                }
-            }
-        }
+        self.cache.follow(answer.into_body().into_data_stream()).await;
         true
     }
 }

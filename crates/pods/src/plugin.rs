@@ -257,21 +257,17 @@ async fn watch(State(plugin): State<Plugin>) -> Response {
     };
     let lines = stream::iter(first).map(|state| line(&state));
     let more = stream::unfold((plugin, changes), |(plugin, mut changes)| async move {
-        let states = loop {
-            let change = tokio::time::timeout(HEARTBEAT, changes.recv()).await;
-            let states = match change {
-                Err(_) => return Some((Bytes::from_static(b"\n"), (plugin, changes))),
-                Ok(Ok(uid)) if !uid.is_empty() => plugin.runner.status(&[uid]).await,
-                // Some were missed: everything again.
-                Ok(Ok(_) | Err(RecvError::Lagged(_))) => plugin.runner.list().await,
-                Ok(Err(RecvError::Closed)) => return None,
-            };
-            match states {
-                Ok(states) if !states.is_empty() => break states,
-                _ => {}
-            }
+        let states = match tokio::time::timeout(HEARTBEAT, changes.recv()).await {
+            Err(_) => Ok(Vec::new()),
+            Ok(Ok(uid)) if !uid.is_empty() => plugin.runner.status(&[uid]).await,
+            // Some were missed: everything again.
+            Ok(Ok(_) | Err(RecvError::Lagged(_))) => plugin.runner.list().await,
+            Ok(Err(RecvError::Closed)) => return None,
         };
-        Some((states.iter().map(line).collect::<Vec<_>>().concat().into(), (plugin, changes)))
+        let text = states.unwrap_or_default().iter().map(line).collect::<Vec<_>>().concat();
+        // An empty line says that somebody is there, also while nothing but removed pods changes.
+        let text = if text.is_empty() { Bytes::from_static(b"\n") } else { text.into() };
+        Some((text, (plugin, changes)))
     });
     let body = Body::from_stream(lines.chain(more).map(Ok::<_, std::convert::Infallible>));
     ([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response()

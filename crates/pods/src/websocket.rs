@@ -208,7 +208,8 @@ where
     let driver = async move {
         let (mut to, mut from) = open(io).await.split();
         let (mut said, mut hears) = tokio::io::split(far);
-        let reading = async {
+        // Each owns its end of the pipe: what carries the session takes it along, however it ends.
+        let reading = async move {
             while let Some(message) = from.next().await {
                 match message {
                     Ok(Message::Binary(content)) => hears.write_all(&content).await?,
@@ -220,7 +221,7 @@ where
             hears.shutdown().await?;
             Ok(())
         };
-        let writing = async {
+        let writing = async move {
             let mut buffer = BytesMut::with_capacity(PIECE);
             while said.read_buf(&mut buffer).await? > 0 {
                 to.send(Message::Binary(buffer.split().freeze())).await.map_err(broken)?;
@@ -228,10 +229,16 @@ where
             }
             to.send(Message::Close(None)).await.map_err(broken)
         };
-        let carried = async {
+        let carried = async move {
+            tokio::pin!(reading, writing);
             tokio::select! {
-                ended = reading => ended,
-                ended = writing => ended,
+                ended = &mut reading => ended,
+                written = &mut writing => {
+                    written?;
+                    // What the peer still sends is read, else the last messages could be lost on the way.
+                    let _ = tokio::time::timeout(PARTING, reading).await;
+                    Ok(())
+                }
             }
         };
         let (carried, inner) = tokio::join!(carried, inner);
@@ -333,6 +340,31 @@ mod tests {
         };
         let (driven, (), ()) = tokio::join!(driver, serve, peer);
         driven.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_breaks_takes_its_tunnel_along() {
+        let (near, far) = tokio::io::duplex(1024);
+        let (mut session, driver) = tunnel(near);
+        let peer = async {
+            let mut socket = client(far).await;
+            let mut wire = BytesMut::new();
+            let open = Frame::SynStream { stream: 1, fin: false, headers: Headers::new() };
+            Encoder::default().write(&open, &mut wire).unwrap();
+            socket.send(Message::binary(wire.to_vec())).await.unwrap();
+            // Killed: neither SPDY nor WebSocket is ended.
+            let stream = session.next().await.unwrap();
+            drop(socket);
+            stream
+        };
+        // Whoever serves it holds its streams until the driver has ended.
+        let (driven, mut stream) =
+            tokio::time::timeout(4 * PARTING, async { tokio::join!(driver, peer) }).await.unwrap();
+        assert!(
+            matches!(driven, Err(SessionError::WebSocket(_) | SessionError::Connection(_))),
+            "{driven:?}"
+        );
+        assert!(stream.reader.next().await.is_none(), "its stream has ended too");
     }
 
     proptest! {

@@ -7,6 +7,7 @@ pub mod body;
 pub mod create;
 pub mod extension;
 mod fold;
+pub mod lines;
 pub mod logs;
 pub mod origin;
 pub mod ping;

@@ -4,7 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::wire::PodStatus;
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+
+use crate::wire::lines::lines;
+use crate::wire::{PodStatus, read};
 
 /// A state that was asked for is good for this long; one that is pushed is good until the stream breaks.
 const FRESH: Duration = Duration::from_secs(1);
@@ -74,11 +78,44 @@ impl Cache {
         inner.buried.insert(uid.to_owned(), Instant::now());
     }
 
-    pub(super) fn push_began(&self) {
+    /// Takes over what the plugin pushes until that ends, breaks or falls silent.
+    pub(super) async fn follow<S, E>(&self, pieces: S)
+    where
+        S: Stream<Item = Result<Bytes, E>> + Send + Unpin,
+        E: std::fmt::Display + Send,
+    {
         self.lock().pushed_since = Some(Instant::now());
-    }
-
-    pub(super) fn push_ended(&self) {
+        let mut lines = std::pin::pin!(lines(pieces));
+        while let Some(line) = lines.next().await {
+            match line.map(|line| read::<PodStatus>(&line, "a state")) {
+                Ok(Ok(state)) => self.put(state),
+                Ok(Err(error)) => tracing::debug!(error = %error, "The plugin pushed something odd."),
+                Err(cut) => tracing::warn!(reason = %cut, "The plugin pushes nothing any more."),
+            }
+        }
         self.lock().pushed_since = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures::stream;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_plugin_that_vanishes_does_not_hold_its_last_states_for_current() {
+        let cache = Cache::default();
+        let line = Bytes::from_static(b"{\"UID\":\"u\",\"name\":\"p\"}\n");
+        let pieces = stream::iter([Ok::<_, Infallible>(line)]).chain(stream::pending());
+        // As long ago as the plugin is silent.
+        cache.follow(pieces).await;
+        assert_eq!(cache.last("u").map(|state| state.name), Some("p".to_owned()));
+        let mut inner = cache.lock();
+        inner.states.get_mut("u").unwrap().0 -= FRESH;
+        drop(inner);
+        assert!(cache.current("u").is_none(), "it is asked for again");
     }
 }

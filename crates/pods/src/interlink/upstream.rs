@@ -1,38 +1,32 @@
 //! The way from the API server to its plugin: plain HTTP, to an address or a socket.
 
-use std::io;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::{Connected, Connection};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tarbet_cluster::Connect;
 use tarbet_telemetry::codes::{ground, pods};
 use tarbet_telemetry::{Problem, problem};
-use tokio::net::{TcpStream, UnixStream};
-use tower::Service;
+use tokio::net::UnixStream;
 
 use crate::wire::extension::{EXTENSIONS, EXTENSIONS_HEADER};
 use crate::wire::{Origin, SESSION_HEADER};
 
-const DIAL: Duration = Duration::from_secs(10);
+/// What the plugin has to say whose it is.
+const ORIGIN: Duration = Duration::from_secs(10);
 /// A scheduler may take its time to accept a job; a delete waits for the pod's grace.
 const PATIENCE: Duration = Duration::from_mins(15);
 
 /// Where the plugin is. Cheap to clone.
 #[derive(Clone)]
 pub struct Upstream {
-    client: Client<Dial, Full<Bytes>>,
+    client: Client<Connect, Full<Bytes>>,
     base: String,
     origin: Arc<Mutex<Option<Origin>>>,
 }
@@ -44,8 +38,13 @@ impl Upstream {
             Problem::new(&ground::CONFIG_INVALID, format!("SidecarURL `{url}` cannot be used."))
                 .because(cause)
         };
-        let (dial, base) = if let Some(path) = url.strip_prefix("unix://") {
-            (Dial::Unix(path.into()), "http://unix".to_owned())
+        let (connect, base) = if let Some(path) = url.strip_prefix("unix://") {
+            let path = PathBuf::from(path);
+            let open = move |_| {
+                let path = path.clone();
+                async move { UnixStream::connect(path).await }
+            };
+            (Connect::new(open), "http://unix".to_owned())
         } else {
             let text = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
             let uri: Uri = text.trim_end_matches('/').parse().map_err(|_| wrong("it is not a URL"))?;
@@ -60,12 +59,12 @@ impl Upstream {
                     port.parse::<u16>().map_err(|_| wrong("SidecarPort is no port"))?
                 ),
             };
-            (Dial::Tcp, base)
+            (Connect::network(), base)
         };
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(Duration::from_mins(1))
-            .build(dial);
+            .build(connect);
         Ok(Self { client, base, origin: Arc::default() })
     }
 
@@ -86,7 +85,7 @@ impl Upstream {
         let noted = || *self.origin.lock().unwrap_or_else(PoisonError::into_inner);
         if noted().is_none() {
             // What it answers is noted; that it does not answer is heard with the call that comes next.
-            let _ = tokio::time::timeout(DIAL, self.ping("Origin")).await;
+            let _ = tokio::time::timeout(ORIGIN, self.ping("Origin")).await;
         }
         noted().unwrap_or(Origin::Other)
     }
@@ -118,85 +117,6 @@ impl Upstream {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) => Err(away(problem::chain(&error))),
             Err(_) => Err(away(format!("no answer within {} s", PATIENCE.as_secs()))),
-        }
-    }
-}
-
-#[derive(Clone)]
-enum Dial {
-    Tcp,
-    Unix(PathBuf),
-}
-
-impl Service<Uri> for Dial {
-    type Response = Wire;
-    type Error = io::Error;
-    type Future = BoxFuture<'static, io::Result<Wire>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        let dial = self.clone();
-        let open = async move {
-            match dial {
-                Self::Unix(path) => Ok(Wire::Unix(TokioIo::new(UnixStream::connect(path).await?))),
-                Self::Tcp => {
-                    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-                    let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(80))).await?;
-                    stream.set_nodelay(true)?;
-                    Ok(Wire::Tcp(TokioIo::new(stream)))
-                }
-            }
-        };
-        async move {
-            tokio::time::timeout(DIAL, open).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-        }
-        .boxed()
-    }
-}
-
-/// A connection of either kind.
-enum Wire {
-    Tcp(TokioIo<TcpStream>),
-    Unix(TokioIo<UnixStream>),
-}
-
-impl Connection for Wire {
-    fn connected(&self) -> Connected {
-        Connected::new()
-    }
-}
-
-impl Read for Wire {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(io) => Pin::new(io).poll_read(cx, buf),
-            Self::Unix(io) => Pin::new(io).poll_read(cx, buf),
-        }
-    }
-}
-
-impl Write for Wire {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(io) => Pin::new(io).poll_write(cx, buf),
-            Self::Unix(io) => Pin::new(io).poll_write(cx, buf),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(io) => Pin::new(io).poll_flush(cx),
-            Self::Unix(io) => Pin::new(io).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(io) => Pin::new(io).poll_shutdown(cx),
-            Self::Unix(io) => Pin::new(io).poll_shutdown(cx),
         }
     }
 }

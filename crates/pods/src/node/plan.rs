@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
+use super::interlink::InterlinkError;
 use super::machine::{is_final, phase_of};
 
 /// Written on a pod before it is sent, so that a crash in between is known afterwards.
@@ -17,7 +18,7 @@ pub const JOB_ID: &str = "JobID";
 /// Where a pod is on the other side, as far as this process knows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Remote {
-    /// Nothing is known yet.
+    /// Nothing is known yet, or not any more.
     #[default]
     Unknown,
     /// It was asked: the pod is not there.
@@ -26,6 +27,19 @@ pub enum Remote {
     Present,
     /// It had the pod and has removed it.
     Gone,
+}
+
+impl Remote {
+    /// Where a pod is that was sent with this answer. Only a clear refusal says that it is not there: whatever
+    /// else went wrong, it is asked for before it is sent again, and removed before it is forgotten.
+    pub fn after_create(answer: Result<(), &InterlinkError>) -> Self {
+        match answer {
+            Ok(()) => Self::Present,
+            Err(error) if error.retry() => Self::Unknown,
+            Err(InterlinkError::Away { .. } | InterlinkError::Unreadable { .. }) => Self::Unknown,
+            Err(InterlinkError::Answer { .. } | InterlinkError::Unsupported(_)) => Self::Absent,
+        }
+    }
 }
 
 /// What this process remembers of a pod, as far as decisions need it.
@@ -224,6 +238,75 @@ mod tests {
             }
             if step == Step::Discard {
                 prop_assert!(discard && is_final(phase) && !deleted);
+            }
+        }
+    }
+
+    /// What becomes of a pod on its way.
+    #[derive(Debug, Clone, Copy)]
+    enum Way {
+        Good,
+        LostBefore,
+        AnswerLost,
+        AnswerGarbled,
+        Refused,
+    }
+
+    impl Way {
+        fn arrives(self) -> bool {
+            matches!(self, Self::Good | Self::AnswerLost | Self::AnswerGarbled)
+        }
+
+        fn answer(self) -> Result<(), InterlinkError> {
+            let (path, reason) = ("/create", String::new());
+            match self {
+                Self::Good => Ok(()),
+                Self::LostBefore | Self::AnswerLost => Err(InterlinkError::Away { path, reason }),
+                Self::AnswerGarbled => Err(InterlinkError::Unreadable { path, reason }),
+                Self::Refused => {
+                    let status = http::StatusCode::BAD_REQUEST;
+                    Err(InterlinkError::Answer { path, status, words: "no".into() })
+                }
+            }
+        }
+    }
+
+    fn any_way() -> impl Strategy<Value = Way> {
+        use Way::{AnswerGarbled, AnswerLost, Good, LostBefore, Refused};
+        prop_oneof![Just(Good), Just(LostBefore), Just(AnswerLost), Just(AnswerGarbled), Just(Refused)]
+    }
+
+    proptest! {
+        /// Against a peer to whom each create is a new pod.
+        #[test]
+        fn whatever_is_lost_a_pod_is_made_once_and_not_forgotten(
+            ways in proptest::collection::vec(any_way(), 1..8), deleted_after in 0usize..20,
+        ) {
+            let around = Circumstances { up: true, updates: false, discard: false, now: at(0) };
+            let (mut pod, mut memory) = (pod("Pending", &[], false, None), Memory::default());
+            let (mut ways, mut there) = (ways.into_iter(), 0);
+            for step in 0..40 {
+                if step == deleted_after {
+                    pod.metadata.deletion_timestamp = Some(Time(at(1)));
+                }
+                match next(&pod, &memory, around) {
+                    Step::Submit => {
+                        let way = ways.next().unwrap_or(Way::Good);
+                        pod.metadata.annotations.get_or_insert_default().insert(SUBMITTED.into(), "x".into());
+                        there += usize::from(way.arrives());
+                        let answer = way.answer();
+                        memory.remote = Remote::after_create(answer.as_ref().map(drop));
+                        memory.ended = answer.is_err_and(|error| !error.retry());
+                    }
+                    Step::Ask => memory.remote = if there > 0 { Remote::Present } else { Remote::Absent },
+                    Step::Remove => (there, memory.remote) = (0, Remote::Gone),
+                    Step::Forget => {
+                        prop_assert_eq!(there, 0, "it runs and nobody knows it");
+                        break;
+                    }
+                    _ => {}
+                }
+                prop_assert!(there <= 1, "it was made twice");
             }
         }
     }

@@ -15,6 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 
 use super::{Extensions, Interlink, InterlinkError, refusal};
 use crate::wire::extension::{EXEC, EXEC_UPGRADE, LIST, UPDATE, USAGE, WATCH};
+use crate::wire::lines::lines;
 use crate::wire::{
     CreateReply, ExecRequest, Frame, LogRequest, Origin, PingReply, PodCreate, PodStatus, PodUpdate,
     PodUsage, RetrievedContainer,
@@ -29,8 +30,6 @@ const CREATE: Duration = Duration::from_mins(2);
 /// What removal may take beyond the pod's own grace.
 const DELETE_MARGIN: Duration = Duration::from_secs(45);
 const UPDATE_PATIENCE: Duration = Duration::from_mins(1);
-/// A stream of states says at least every ten seconds that it is alive.
-const SILENCE: Duration = Duration::from_secs(30);
 const STREAM_HEAD: Duration = Duration::from_mins(1);
 
 /// The answer to a ping.
@@ -187,34 +186,13 @@ impl Interlink {
         if !response.status().is_success() {
             return Err(InterlinkError::Unsupported("pushed states"));
         }
-        let pieces = response.into_body().into_data_stream().boxed();
-        let lines =
-            futures::stream::try_unfold((pieces, BytesMut::new()), |(mut pieces, mut held)| async move {
-                loop {
-                    if let Some(end) = held.iter().position(|&byte| byte == b'\n') {
-                        let line = held.split_to(end + 1);
-                        if line.trim_ascii().is_empty() {
-                            continue;
-                        }
-                        let status = crate::wire::read::<PodStatus>(&line, "a state").map_err(|error| {
-                            InterlinkError::Unreadable { path: WATCH, reason: error.to_string() }
-                        })?;
-                        return Ok(Some((status, (pieces, held))));
-                    }
-                    match tokio::time::timeout(SILENCE, pieces.next()).await {
-                        Ok(Some(Ok(piece))) => held.extend_from_slice(&piece),
-                        Ok(Some(Err(error))) => {
-                            return Err(InterlinkError::Away { path: WATCH, reason: error.to_string() });
-                        }
-                        Ok(None) => return Ok(None),
-                        Err(_) => {
-                            let reason = format!("nothing was heard for {} s", SILENCE.as_secs());
-                            return Err(InterlinkError::Away { path: WATCH, reason });
-                        }
-                    }
-                }
-            });
-        Ok(lines.boxed())
+        let pieces = response.into_body().into_data_stream();
+        let states = lines(pieces).map(|line| match line {
+            Ok(line) => crate::wire::read::<PodStatus>(&line, "a state")
+                .map_err(|error| InterlinkError::Unreadable { path: WATCH, reason: error.to_string() }),
+            Err(cut) => Err(InterlinkError::Away { path: WATCH, reason: cut.to_string() }),
+        });
+        Ok(states.boxed())
     }
 
     /// Runs a command in a container.

@@ -162,6 +162,8 @@ impl Node {
         let containers = &gathered.retrieved.containers;
         let answer = self.interlink.create(&gathered.create, containers, &peer.ping).await;
         count(&self.metrics.creates, answer.is_ok());
+        let remote = Remote::after_create(answer.as_ref().map(drop));
+        self.book.change(uid, |record| record.memory.remote = remote);
         let (namespace, name) = entry.key();
         match answer {
             Ok(reply) => {
@@ -169,7 +171,6 @@ impl Node {
                 let jid = if ours { reply.pod_jid } else { uid.to_owned() };
                 tracing::info!(%namespace, pod = %name, uid, job = %jid, "Sent a pod.");
                 self.book.change(uid, |record| {
-                    record.memory.remote = Remote::Present;
                     record.memory.told = Some(plan::fingerprint(&gathered.create.pod));
                     record.memory.refresh = gathered.refresh;
                     record.contents = Some(gathered.fingerprint);
@@ -180,7 +181,6 @@ impl Node {
             }
             Err(error) if error.retry() => {
                 tracing::warn!(%namespace, pod = %name, uid, error = %error, "A pod could not be sent yet.");
-                // Whether it arrived is not known: it is asked for before it is sent again.
                 self.wait_for(uid, "InterlinkUnavailable", error.words());
                 After::Rest(Outcome::Failed)
             }
@@ -193,10 +193,7 @@ impl Node {
                     other => format!("error creating pod: {other}"),
                 };
                 self.tell_event(&entry, "ProviderFailed", &message).await;
-                self.book.change(uid, |record| {
-                    record.memory.remote = Remote::Absent;
-                    record.end("ProviderFailed", message, 1);
-                });
+                self.book.change(uid, |record| record.end("ProviderFailed", message, 1));
                 After::Rest(Outcome::Done)
             }
         }

@@ -92,14 +92,16 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
 
     /// Works until `stop`, with up to `workers` keys at once, then lets those in work finish.
     ///
-    /// Dropping the future instead drops what is in work. A reconcile that panics counts as failed.
+    /// Dropping the future instead drops what is in work and puts its keys back in line, for whoever runs the
+    /// queue next. A reconcile that panics counts as failed.
     pub async fn run<F, T>(&self, workers: usize, stop: CancellationToken, reconcile: F)
     where
         F: Fn(K) -> T,
         T: Future<Output = Outcome> + Send + 'static,
     {
+        let mut taken = Taken { queue: self, keys: HashMap::new() };
+        // Goes before the keys do, so that one is in line only when nobody is at it any more.
         let mut tasks = JoinSet::new();
-        let mut keys: HashMap<Id, K> = HashMap::new();
         loop {
             let next_due = {
                 let mut state = self.lock();
@@ -107,7 +109,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
                 while tasks.len() < workers && !stop.is_cancelled() {
                     let Some(key) = state.take() else { break };
                     let task = tasks.spawn(reconcile(key.clone()));
-                    keys.insert(task.id(), key);
+                    taken.keys.insert(task.id(), key);
                 }
                 state.later.first_key_value().map(|((at, _), _)| *at)
             };
@@ -132,7 +134,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
                             (error.id(), Outcome::Failed)
                         }
                     };
-                    if let Some(key) = keys.remove(&id) {
+                    if let Some(key) = taken.keys.remove(&id) {
                         self.lock().finish(key, outcome, Instant::now());
                     }
                 }
@@ -142,6 +144,23 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
 
     fn lock(&self) -> MutexGuard<'_, State<K>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The keys in work by one run of the queue.
+struct Taken<'a, K: Clone + Eq + Hash> {
+    queue: &'a Queue<K>,
+    keys: HashMap<Id, K>,
+}
+
+impl<K: Clone + Eq + Hash> Drop for Taken<'_, K> {
+    fn drop(&mut self) {
+        let mut state = self.queue.state.lock().unwrap_or_else(PoisonError::into_inner);
+        for (_, key) in self.keys.drain() {
+            state.active.remove(&key);
+            state.dirty.remove(&key);
+            state.add(key);
+        }
     }
 }
 
@@ -281,6 +300,31 @@ mod tests {
             })
             .await;
         assert!(looks.iter().all(|count| count.load(Ordering::SeqCst) == 5));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_in_work_when_a_run_was_dropped_is_taken_up_by_the_next() {
+        let queue = Queue::default();
+        let begun = Arc::new(Notify::new());
+        queue.add("key");
+        let told = Arc::clone(&begun);
+        let cut_off = queue.run(1, CancellationToken::new(), move |_| {
+            told.notify_one();
+            std::future::pending()
+        });
+        tokio::select! {
+            () = cut_off => unreachable!("it never ends by itself"),
+            () = begun.notified() => {}
+        }
+        let stop = CancellationToken::new();
+        let end = stop.clone();
+        queue
+            .run(1, stop, move |_| {
+                end.cancel();
+                async { Outcome::Done }
+            })
+            .await;
+        assert_eq!(queue.depth(), 0);
     }
 
     proptest! {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures::{StreamExt, stream};
+use futures::{AsyncBufRead, AsyncReadExt, StreamExt, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{DeleteParams, ListParams, LogParams};
 use kube::{Api, Client, ResourceExt};
@@ -23,6 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LINES: i64 = 10_000;
 /// Logs read at once.
 const AT_ONCE: usize = 4;
+/// Stands where a log was too long.
+const LEFT_OUT: &str = "[the beginning is left out]\n";
 
 /// The log of one step, without secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub(crate) struct Piece {
     pub(crate) task: String,
     pub(crate) step: String,
     pub(crate) text: String,
+    /// Whether it said more before.
+    pub(crate) cut: bool,
 }
 
 /// Reads and keeps logs of runs in one namespace.
@@ -99,20 +103,17 @@ impl Logs {
                 let params = LogParams {
                     container: Some(container.clone()),
                     tail_lines: Some(LINES),
-                    limit_bytes: i64::try_from(most).ok(),
+                    // A limit of bytes would leave out the end, and what went wrong stands there.
                     ..LogParams::default()
                 };
-                let text = match api.logs(&pod, &params).await {
-                    Ok(text) => text,
+                let (text, cut) = match api.log_stream(&pod, &params).await {
+                    Ok(said) => end_of_stream(said, most).await,
                     Err(error) => {
-                        format!("[the log is not available: {}]\n", tarbet_cluster::describe(&error))
+                        (format!("[the log is not available: {}]\n", tarbet_cluster::describe(&error)), false)
                     }
                 };
-                Piece {
-                    task,
-                    step: container.trim_start_matches("step-").to_owned(),
-                    text: self.redactor.redact(&text),
-                }
+                let step = container.trim_start_matches("step-").to_owned();
+                Piece { task, step, text: self.redactor.redact(&text), cut }
             }
         };
         Ok(stream::iter(wanted).map(read).buffered(AT_ONCE).collect().await)
@@ -204,7 +205,8 @@ fn tails(pieces: &[Piece], per_step: usize, total: usize) -> Vec<StepLog> {
     let mut left = total;
     let mut tails: Vec<StepLog> = Vec::new();
     for piece in pieces.iter().rev() {
-        let (tail, truncated) = end_of(&piece.text, per_step.min(left));
+        let (tail, shortened) = end_of(&piece.text, per_step.min(left));
+        let truncated = shortened || piece.cut;
         // What is left of a step that got too little room may be a bare end of line: that says nothing.
         if tail.trim().is_empty() && (truncated || piece.text.is_empty()) {
             continue;
@@ -218,12 +220,31 @@ fn tails(pieces: &[Piece], per_step: usize, total: usize) -> Vec<StepLog> {
 
 fn whole(pieces: &[Piece], most: usize) -> String {
     let mut text = String::new();
-    for Piece { task, step, text: said } in pieces {
+    for Piece { task, step, text: said, cut } in pieces {
         let newline = if said.is_empty() || said.ends_with('\n') { "" } else { "\n" };
-        text.extend(["=== ", task, " / ", step, "\n", said, newline]);
+        let left_out = if *cut { LEFT_OUT } else { "" };
+        text.extend(["=== ", task, " / ", step, "\n", left_out, said, newline]);
     }
     let (end, truncated) = end_of(&text, most.saturating_sub(64));
-    if truncated { format!("[the beginning is left out]\n{end}") } else { end }
+    if truncated { format!("{LEFT_OUT}{end}") } else { end }
+}
+
+/// The last bytes of what is read, by whole lines; and whether any are left out. What was read before the stream
+/// broke is better than nothing.
+async fn end_of_stream(said: impl AsyncBufRead, most: usize) -> (String, bool) {
+    let mut said = std::pin::pin!(said);
+    let (mut kept, mut piece, mut dropped) = (Vec::new(), vec![0; 16 * 1024], false);
+    while let Ok(read @ 1..) = said.read(&mut piece).await {
+        kept.extend_from_slice(&piece[..read]);
+        // Moved seldom, so that a long log is not copied once for every piece of it.
+        if kept.len() > most.saturating_mul(2) {
+            kept.drain(..kept.len() - most);
+            dropped = true;
+        }
+    }
+    let text = String::from_utf8_lossy(&kept);
+    let (end, cut) = end_of(&text, most.min(if dropped { text.len().saturating_sub(1) } else { most }));
+    (end, cut || dropped)
 }
 
 /// The last bytes of a text, from the beginning of a line where there is one; and whether any are left out.
@@ -247,7 +268,22 @@ mod tests {
     use proptest::prelude::*;
 
     fn piece(step: &str, text: &str) -> Piece {
-        Piece { task: "t".into(), step: step.into(), text: text.into() }
+        Piece { task: "t".into(), step: step.into(), text: text.into(), cut: false }
+    }
+
+    #[tokio::test]
+    async fn of_a_long_log_the_end_is_read() {
+        let lines: Vec<String> = (0..50_000).map(|line| format!("line {line}")).collect();
+        let long = lines.join("\n") + "\n";
+        for most in [7, 100, 4096, 100_000] {
+            let (end, cut) = end_of_stream(long.as_bytes(), most).await;
+            assert!(cut && end.len() <= most && long.ends_with(&end), "{most}");
+            assert!(most < 20 || end.starts_with("line ") && end.ends_with("line 49999\n"), "{most}: {end}");
+        }
+        assert_eq!(end_of_stream("short\n".as_bytes(), 100).await, ("short\n".to_owned(), false));
+        let cut = Piece { cut: true, ..piece("s", "end\n") };
+        assert!(tails(std::slice::from_ref(&cut), 100, 100)[0].truncated);
+        assert_eq!(whole(&[cut], 1000), format!("=== t / s\n{LEFT_OUT}end\n"));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! and the gateway there chooses by the server name as it does for everybody else.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tarbet_link::{Address, Dialer, Target, relay};
 use tokio::net::TcpListener;
@@ -15,6 +16,8 @@ use crate::crd::{MeshFederationSpec, Remote};
 
 /// Connections at once to one mesh; more wait to be accepted.
 const AT_ONCE: usize = 4096;
+/// The pause after a connection that could not be accepted.
+const REFUSED: Duration = Duration::from_millis(50);
 
 /// A listener that stands for the gateway of a mesh.
 pub struct Carrier {
@@ -37,7 +40,15 @@ impl Carrier {
         let (tasks, room) = (TaskTracker::new(), Arc::new(tokio::sync::Semaphore::new(AT_ONCE)));
         while let Some(Ok(permit)) = stop.run_until_cancelled(Arc::clone(&room).acquire_owned()).await {
             let Some(accepted) = stop.run_until_cancelled(listener.accept()).await else { break };
-            let Ok((near, _)) = accepted else { continue };
+            let near = match accepted {
+                Ok((near, _)) => near,
+                Err(error) => {
+                    tracing::warn!(mesh, %error, "A call cannot be taken in.");
+                    // Out of descriptors, most likely: asked at once again it would say the same.
+                    tokio::time::sleep(REFUSED).await;
+                    continue;
+                }
+            };
             let (dialer, mesh) = (Arc::clone(&dialer), mesh.clone());
             let (target, stop) = (Target::tcp(gateway.clone()), stop.clone());
             tasks.spawn(async move {

@@ -331,6 +331,8 @@ fn identities(remotes: &[Remote]) -> BTreeMap<String, String> {
 /// One term of leadership.
 async fn lead(shared: Arc<Shared>, term: Term) {
     let ended = term.ended().clone();
+    // A term before may have been cut off in the middle.
+    *shared.peers() = Peers::default();
     let Some(remembered) = keep::remember(&shared, &ended).await else { return };
     let state = Arc::new(reconcile::State::new(Arc::clone(&shared), remembered, ended.clone()));
     shared.reconcile.add(());
@@ -344,7 +346,6 @@ async fn lead(shared: Arc<Shared>, term: Term) {
         () = resolve::keep(&shared) => {}
     }
     state.end();
-    *shared.peers() = Peers::default();
 }
 
 /// The plain network, for peers that are reached directly.

@@ -32,6 +32,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use ipnet::IpNet;
 use tarbet_store::{Store, Table};
+use tokio::sync::oneshot;
+use tokio::task::{JoinError, JoinHandle};
 use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
 
@@ -55,6 +57,12 @@ pub use request::{Request, Target};
 /// How soon a cloud that could not be told its flags is told again, and how slowly at last.
 const FLAGS_AGAIN: Duration = Duration::from_millis(500);
 const FLAGS_AGAIN_MAX: Duration = Duration::from_secs(30);
+
+/// An operation that is written down and under way.
+struct Begun {
+    operation: Operation,
+    ended: JoinHandle<Result<Operation, Error>>,
+}
 
 /// The orchestrator. Cheap to clone; all clones are the same.
 #[derive(Clone)]
@@ -153,12 +161,11 @@ impl Orchestrator {
 
     /// Does what a request asks and waits for it. It goes on even if the caller leaves.
     pub async fn execute(&self, request: Request, options: Options) -> Result<Outcome, Error> {
-        let Some(operation) = self.begin(&request, &options).await? else {
+        let Some(begun) = self.begin(&request, &options).await? else {
             let created = self.existing(&request);
             return Ok(Outcome { operation: None, created });
         };
-        let operation =
-            self.spawn(operation).await.map_err(|_| Error::Internal("an operation panicked".into()))??;
+        let operation = begun.ended.await.map_err(panicked)??;
         let created = operation.created.clone().or_else(|| self.existing(&request));
         Ok(Outcome { created, operation: Some(operation) })
     }
@@ -170,14 +177,13 @@ impl Orchestrator {
         options: Options,
         wait: Duration,
     ) -> Result<Asked, Error> {
-        let Some(operation) = self.begin(&request, &options).await? else {
+        let Some(begun) = self.begin(&request, &options).await? else {
             return Ok(Asked::Over(Outcome { operation: None, created: self.existing(&request) }));
         };
-        let begun = operation.clone();
-        match tokio::time::timeout(wait, self.spawn(operation)).await {
-            Err(_) => Ok(Asked::Running(begun)),
+        match tokio::time::timeout(wait, begun.ended).await {
+            Err(_) => Ok(Asked::Running(begun.operation)),
             Ok(ended) => {
-                let operation = ended.map_err(|_| Error::Internal("an operation panicked".into()))??;
+                let operation = ended.map_err(panicked)??;
                 let created = operation.created.clone().or_else(|| self.existing(&request));
                 Ok(Asked::Over(Outcome { created, operation: Some(operation) }))
             }
@@ -186,14 +192,10 @@ impl Orchestrator {
 
     /// Begins what a request asks, without waiting.
     pub async fn start(&self, request: Request, options: Options) -> Result<Option<Operation>, Error> {
-        let operation = self.begin(&request, &options).await?;
-        if let Some(operation) = &operation {
-            drop(self.spawn(operation.clone()));
-        }
-        Ok(operation)
+        Ok(self.begin(&request, &options).await?.map(|begun| begun.operation))
     }
 
-    async fn begin(&self, request: &Request, options: &Options) -> Result<Option<Operation>, Error> {
+    async fn begin(&self, request: &Request, options: &Options) -> Result<Option<Begun>, Error> {
         self.0.lead.check()?;
         let calls = self.0.plan(request).await?;
         let now = operation::digest(&calls);
@@ -204,20 +206,25 @@ impl Orchestrator {
             return Ok(None);
         }
         self.0.metrics.operations.inc();
-        self.0.operations.begin(request.title(), calls).await.map(Some)
+        let (inner, title) = (Arc::clone(&self.0), request.title());
+        let (tell, told) = oneshot::channel();
+        // What is written down must be run, also if the caller leaves while it is being written.
+        let ended = self.0.tasks.spawn(async move {
+            let operation = inner.operations.begin(title, calls).await?;
+            let _ = tell.send(operation.clone());
+            inner.carry_out(operation).await
+        });
+        match told.await {
+            Ok(operation) => Ok(Some(Begun { operation, ended })),
+            Err(_) => match ended.await.map_err(panicked)? {
+                Err(error) => Err(error),
+                Ok(_) => Err(Error::Internal("an operation ran without a word".into())),
+            },
+        }
     }
 
-    fn spawn(&self, mut operation: Operation) -> tokio::task::JoinHandle<Result<Operation, Error>> {
-        let inner = Arc::clone(&self.0);
-        self.0.tasks.spawn(async move {
-            let tenure = inner.lead.tenure()?;
-            tokio::select! {
-                biased;
-                // Cut off between two words, as by a crash: whoever leads now goes on with it.
-                () = tenure.cancelled() => Err(Error::Standby { leader: String::new() }),
-                outcome = inner.run(&mut operation) => outcome.map(|()| operation),
-            }
-        })
+    fn spawn(&self, operation: Operation) -> JoinHandle<Result<Operation, Error>> {
+        self.0.tasks.spawn(Arc::clone(&self.0).carry_out(operation))
     }
 
     /// What a request that has nothing to do would have made.
@@ -235,7 +242,7 @@ impl Orchestrator {
         let cut_off: Vec<Operation> =
             all.into_iter().filter(|operation| operation.state == State::Running).collect();
         let count = cut_off.len();
-        // Oldest first, as they were asked.
+        // Each waits for its own turn at the resources it touches.
         for operation in cut_off.into_iter().rev() {
             tracing::info!(operation = %operation.id, title = %operation.title, done = operation.done, "Going on with an operation.");
             drop(self.spawn(operation));
@@ -350,4 +357,8 @@ impl Controller for Orchestrator {
     async fn delete_value(&self, namespace: &str, cloud: &str, key: &str) -> Result<(), Error> {
         self.0.values.delete(namespace, cloud, key).await
     }
+}
+
+fn panicked(_: JoinError) -> Error {
+    Error::Internal("an operation panicked".into())
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tarbet_identity::{NoEntropy, Pin, Token, TokenKind, TokenRecord, hash_opaque};
-use tarbet_store::{Commit, Record, Store, Table};
+use tarbet_store::{Commit, OPERATIONS_MAX, Operation, Record, Store, Table};
 use tarbet_telemetry::codes::{ground, reach};
 use tarbet_telemetry::problem::chain;
 use tarbet_telemetry::{Coded, Problem};
@@ -223,18 +223,15 @@ impl Directory {
         let Some(site) = self.site(name).await? else {
             return Err(DirectoryError::Missing(format!("the site `{name}`")));
         };
-        let tokens = self.tokens.list().await.map_err(failed)?;
-        let mut commit = Commit::new().with(self.sites.delete_op(&name.to_string()));
+        let tokens = self.tokens.list().await.map_err(failed)?.records.into_iter();
+        let its = tokens.filter(|(_, token)| {
+            token.value.0.kind != TokenKind::User && token.value.0.subject == name.as_str()
+        });
+        let mut last = vec![self.sites.delete_op(&name.to_string())];
         if self.site_numbered(site.id).await?.as_ref() == Some(name) {
-            commit = commit.with(self.numbers.delete_op(&site.id.to_string()));
+            last.push(self.numbers.delete_op(&site.id.to_string()));
         }
-        for (id, token) in tokens.records {
-            if token.value.0.kind != TokenKind::User && token.value.0.subject == name.as_str() {
-                commit = commit.with(self.tokens.delete_op(&id));
-            }
-        }
-        self.store.commit(commit).await.map_err(failed)?;
-        Ok(())
+        self.remove(its.map(|(id, _)| id), last).await.map_err(failed)
     }
 
     /// One more token for a site's agents.
@@ -244,13 +241,19 @@ impl Directory {
         now: Timestamp,
         expires: Option<Timestamp>,
     ) -> Result<Token, DirectoryError> {
-        if self.site(name).await?.is_none() {
-            return Err(DirectoryError::Missing(format!("the site `{name}`")));
-        }
+        let failed = |error| DirectoryError::Store("keep a token", error);
         let token = Token::generate(TokenKind::Agent).map_err(DirectoryError::Entropy)?;
         let record = TokenRecord { expires, ..TokenRecord::new(&token, name.as_str(), now) };
-        self.keep(record).await?;
-        Ok(token)
+        let write = self.tokens.put_op(&record.id(), &Kept(record)).map_err(failed)?;
+        // A token that outlived its site would open a later one of the same name.
+        let commit = Commit::new().expect(self.sites.present(&name.to_string())).with(write);
+        match self.store.commit(commit).await {
+            Ok(_) => Ok(token),
+            Err(tarbet_store::Error::Conflict { .. }) => {
+                Err(DirectoryError::Missing(format!("the site `{name}`")))
+            }
+            Err(error) => Err(failed(error)),
+        }
     }
 
     /// The tokens of a site, or of a user.
@@ -343,12 +346,9 @@ impl Directory {
         if self.principals.get(&name.to_owned()).await.map_err(failed)?.is_none() {
             return Err(DirectoryError::Missing(format!("the user `{name}`")));
         }
-        let mut commit = Commit::new().with(self.principals.delete_op(&name.to_owned()));
-        for record in self.tokens(name, TokenKind::User).await? {
-            commit = commit.with(self.tokens.delete_op(&record.id()));
-        }
-        self.store.commit(commit).await.map_err(failed)?;
-        Ok(())
+        let tokens = self.tokens(name, TokenKind::User).await?;
+        let last = vec![self.principals.delete_op(&name.to_owned())];
+        self.remove(tokens.iter().map(TokenRecord::id), last).await.map_err(failed)
     }
 
     /// Who presents this user token, and until when it is good.
@@ -378,6 +378,20 @@ impl Directory {
             })
         });
         learned.await.map(drop).map_err(|error| DirectoryError::Store("remember a site's key", error))
+    }
+
+    /// Removes tokens and then their owner, in as many commits as it takes: whoever is cut off in between is still
+    /// there to be removed again.
+    async fn remove(
+        &self,
+        tokens: impl Iterator<Item = String>,
+        owner: Vec<Operation>,
+    ) -> Result<(), tarbet_store::Error> {
+        let all: Vec<Operation> = tokens.map(|id| self.tokens.delete_op(&id)).chain(owner).collect();
+        for some in all.chunks(OPERATIONS_MAX) {
+            self.store.commit(some.iter().cloned().fold(Commit::new(), Commit::with)).await?;
+        }
+        Ok(())
     }
 
     async fn keep(&self, record: TokenRecord) -> Result<(), DirectoryError> {
@@ -474,6 +488,20 @@ mod tests {
         assert_eq!(ids.len(), 20);
         assert!(matches!(directory.add_site(&rig::site("s1"), now()).await, Err(DirectoryError::Exists(_))));
         assert_eq!(directory.sites().await.unwrap().len(), 20);
+    }
+
+    #[tokio::test]
+    async fn a_site_with_more_tokens_than_one_commit_takes_goes_with_all_of_them() {
+        let (directory, lab) = (directory(), rig::site("lab"));
+        directory.add_site(&lab, now()).await.unwrap();
+        for _ in 0..OPERATIONS_MAX {
+            directory.issue_agent_token(&lab, now(), None).await.unwrap();
+        }
+        directory.remove_site(&lab).await.unwrap();
+        assert!(directory.site(&lab).await.unwrap().is_none());
+        assert_eq!(directory.tokens("lab", TokenKind::Agent).await.unwrap().len(), 0);
+        let late = directory.issue_agent_token(&lab, now(), None).await;
+        assert!(matches!(late, Err(DirectoryError::Missing(_))));
     }
 
     #[tokio::test]

@@ -262,9 +262,16 @@ impl<'a> Slot<'a> {
         }
         if held.link.phase().takes_requests() {
             tracing::info!(link = %held.link.welcome().link, "The gateway asked for another link to be opened.");
+            if held.since.elapsed() >= self.agent.config.backoff.stable {
+                // What went wrong before this link is over.
+                self.failures = 0;
+            }
             // Many agents are asked at once.
-            tokio::time::sleep(self.pause()).await;
-            return Want::Move;
+            let pause = self.pause();
+            tokio::select! {
+                () = tokio::time::sleep(pause) => return Want::Move,
+                _ = phase.wait_for(|phase| !phase.takes_requests()) => {}
+            }
         }
         self.lost().await;
         Want::Link

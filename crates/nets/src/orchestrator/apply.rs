@@ -1,6 +1,7 @@
 //! Making the calls of an operation, one after another, each written down when it was made.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use tarbet_store::{Commit, Operation as Write};
 use tarbet_telemetry::Coded;
@@ -24,6 +25,19 @@ struct Made {
 }
 
 impl Inner {
+    /// Makes what is left of an operation for as long as this process leads.
+    pub(super) async fn carry_out(self: Arc<Self>, mut operation: Operation) -> Result<Operation, Error> {
+        let tenure = self.lead.tenure()?;
+        let outcome = tokio::select! {
+            biased;
+            // Cut off between two words, as by a crash: whoever leads now goes on with it.
+            () = tenure.cancelled() => Err(Error::Standby { leader: String::new() }),
+            outcome = self.run(&mut operation) => outcome,
+        };
+        self.operations.ended(operation.id);
+        outcome.map(|()| operation)
+    }
+
     /// Makes what is left of an operation.
     pub(super) async fn run(&self, operation: &mut Operation) -> Result<(), Error> {
         let cancel = self.operations.started(operation.id);

@@ -65,7 +65,7 @@ impl Inner {
                 first.get_or_insert(error);
             }
             if cancel.is_cancelled() {
-                self.owed.let_go(&subscribers);
+                self.owed.let_go(&subscribers, Instant::now());
                 return Err(Error::Cancelled("while permit lists were updated".into()));
             }
         }

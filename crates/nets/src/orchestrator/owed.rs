@@ -94,13 +94,22 @@ impl Owed {
     }
 
     /// Nobody is at these any more, and nobody wants to be.
-    pub(super) fn let_go<'a>(&self, subscribers: impl IntoIterator<Item = &'a String>) {
+    pub(super) fn let_go<'a>(&self, subscribers: impl IntoIterator<Item = &'a String>, now: Instant) {
         let mut lists = self.lists();
         for subscriber in subscribers {
-            if lists.get(subscriber).is_some_and(|entry| entry.due.is_none()) {
-                lists.remove(subscriber);
+            match lists.get_mut(subscriber) {
+                // Its tags have changed again meanwhile, and nobody else has heard it.
+                Some(entry) if entry.again => {
+                    *entry = Entry { tags: std::mem::take(&mut entry.tags), ..Entry::new(now) };
+                }
+                Some(entry) if entry.due.is_none() => {
+                    lists.remove(subscriber);
+                }
+                _ => {}
             }
         }
+        drop(lists);
+        self.more.notify_one();
     }
 
     /// Those whose time has come. Whoever takes them says what came of each.
@@ -195,7 +204,10 @@ mod tests {
         assert!(owed.next().is_some(), "another's success says nothing of what came after it");
         owed.add(["s".to_owned()], "g", now);
         assert_eq!(taken(&owed, now), [("s".to_owned(), false)], "news do not wait for a pause");
-        owed.let_go([&"s".to_owned()]);
+        owed.add(["s".to_owned()], "h", now);
+        owed.let_go([&"s".to_owned()], now);
+        assert_eq!(taken(&owed, now), [("s".to_owned(), false)], "who gave up has not heard the news");
+        owed.let_go([&"s".to_owned()], now);
         assert!(owed.next().is_none());
     }
 }

@@ -23,6 +23,9 @@ use crate::plan::asn;
 use crate::plan::space::AddressBook;
 use crate::plan::target::Map;
 
+/// How long a cloud may take to say what it uses: the requests of all others wait meanwhile.
+const ANSWER: Duration = Duration::from_mins(1);
+
 #[derive(Debug, Serialize, Deserialize)]
 struct Reserved {}
 
@@ -107,11 +110,11 @@ impl Spaces {
             return Ok(());
         }
         let begun = Instant::now();
-        let answers =
-            join_all(places.clouds().iter().map(|(name, cloud)| async move {
-                (name, cloud.used_spaces(&places.deployments(name)).await)
-            }))
-            .await;
+        let answers = join_all(places.clouds().iter().map(|(name, cloud)| async move {
+            let deployments = places.deployments(name);
+            (name, in_time(name, "which spaces are used", cloud.used_spaces(&deployments)).await)
+        }))
+        .await;
         let mut state = self.lock();
         for (name, answer) in answers {
             match answer {
@@ -177,12 +180,10 @@ impl Spaces {
     /// A free autonomous system number, set aside.
     pub(super) async fn find_asn(&self, places: &Places) -> Result<u32, Error> {
         let _turn = self.asking.lock().await;
-        let answers = join_all(
-            places
-                .clouds()
-                .iter()
-                .map(|(name, cloud)| async move { cloud.used_asns(&places.deployments(name)).await }),
-        )
+        let answers = join_all(places.clouds().iter().map(|(name, cloud)| async move {
+            let deployments = places.deployments(name);
+            in_time(name, "which numbers are used", cloud.used_asns(&deployments)).await
+        }))
         .await;
         let mut used = BTreeSet::new();
         for answer in answers {
@@ -203,11 +204,11 @@ impl Spaces {
 
     /// Addresses used inside tunnels by any cloud.
     pub(super) async fn used_bgp(&self, places: &Places) -> Result<BTreeSet<Ipv4Addr>, Error> {
-        let answers =
-            join_all(places.clouds().iter().map(|(name, cloud)| async move {
-                cloud.used_bgp_addresses(&places.deployments(name)).await
-            }))
-            .await;
+        let answers = join_all(places.clouds().iter().map(|(name, cloud)| async move {
+            let deployments = places.deployments(name);
+            in_time(name, "which addresses are used", cloud.used_bgp_addresses(&deployments)).await
+        }))
+        .await;
         let mut used = BTreeSet::new();
         for answer in answers {
             match answer {
@@ -253,4 +254,15 @@ impl State {
             self.book.unmark(net);
         }
     }
+}
+/// What a cloud answers, unless it takes so long that all the others' requests would wait behind it.
+async fn in_time<T>(
+    cloud: &str,
+    what: &str,
+    answer: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    tokio::time::timeout(ANSWER, answer).await.unwrap_or_else(|_| {
+        let said = format!("no answer within {} s", ANSWER.as_secs());
+        Err(Error::Cloud { cloud: cloud.to_owned(), what: what.to_owned(), said })
+    })
 }

@@ -122,14 +122,15 @@ impl Offered {
     }
 
     async fn send(&self, mut request: Request<Body>) -> Result<Response<Body>, String> {
+        let mut again = true;
         loop {
             let mut client = self.client().await?;
             match client.try_send_request(request).await {
                 Ok(response) => return Ok(response.map(Body::new)),
                 Err(mut error) => match error.take_message() {
-                    // It never left: the connection was closing.
-                    Some(back) => request = back,
-                    None => return Err(chain(error.error())),
+                    // It never left: the connection was closing. A service that closes every new one is asked no more.
+                    Some(back) if again => (request, again) = (back, false),
+                    _ => return Err(chain(error.error())),
                 },
             }
             self.calls.lock().await.take();

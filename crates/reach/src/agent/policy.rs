@@ -6,6 +6,7 @@
 mod kube_path;
 
 use std::fmt;
+use std::net::IpAddr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -67,7 +68,8 @@ pub struct KubeRule {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TcpRule {
-    /// A host name or address, with `*` at an end as a wildcard.
+    /// A host name or address, with `*` at an end as a wildcard. One that begins like an address, as `10.0.*` does,
+    /// permits addresses only: a name such as `10.0.example.org` leads wherever its owner says.
     pub host: String,
     /// Its ports. Absent: all.
     #[serde(default)]
@@ -277,9 +279,17 @@ impl KubeRule {
 
 impl TcpRule {
     fn permits(&self, host: &str, port: u16) -> bool {
-        matches(&self.host, &host.to_ascii_lowercase())
+        let host = host.to_ascii_lowercase();
+        matches(&self.host, &host)
+            && (!begins_an_address(&self.host) || host.parse::<IpAddr>().is_ok())
             && self.ports.as_ref().is_none_or(|ports| ports.contains(&port))
     }
+}
+
+/// Whether what stands before the wildcard of a pattern is the beginning of an address and not of a name.
+fn begins_an_address(pattern: &str) -> bool {
+    let Some(begin) = pattern.strip_suffix('*').filter(|begin| !begin.is_empty()) else { return false };
+    begin.contains(':') || begin.chars().all(|c| c.is_ascii_digit() || c == '.')
 }
 
 /// Equality, with `*` at the beginning or the end standing for anything.
@@ -385,11 +395,15 @@ mod tests {
             tcp: vec![
                 TcpRule { host: "*.lan".into(), ports: Some(vec![22]), callers: None },
                 TcpRule { host: "10.0.0.7".into(), ports: None, callers: None },
+                TcpRule { host: "10.1.*".into(), ports: None, callers: None },
+                TcpRule { host: "fd00:*".into(), ports: None, callers: None },
             ],
             ..Policy::default()
         };
         let may = |host: &str, port| policy.judge(&Wanted::Tcp(host.into(), port), None) == Verdict::Permit;
         assert!(may("a.lan", 22) && may("A.LAN", 22) && may("10.0.0.7", 1));
+        assert!(may("10.1.2.3", 1) && may("fd00::1", 1));
+        assert!(!may("10.1.evil.example", 1) && !may("10.1.2.3.evil.example", 1) && !may("10.10.0.1", 1));
         assert!(!may("a.lan", 23) && !may("lan", 22) && !may("10.0.0.70", 1) && !may("a.lan.evil", 22));
     }
 

@@ -202,6 +202,8 @@ impl KasServer {
         tokio::select! {
             result = connection.as_mut() => link.over(result.err()),
             () = finish => link.over(None),
+            // Calls that go on meanwhile are no longer wanted if their token is not.
+            () = link.until_refused() => link.over(None),
         }
     }
 }

@@ -237,9 +237,7 @@ impl Link {
     /// Watches over the connection: its age, its tokens, and the gateway's own end.
     pub(super) async fn until_end(&self, moves_at: Instant, stop: &CancellationToken) -> Ending {
         let config = &self.shared.config;
-        let mut recheck = tokio::time::interval(config.recheck_every);
-        recheck.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        recheck.reset();
+        let mut refused = std::pin::pin!(self.until_refused());
         let mut admission = std::pin::pin!(tokio::time::sleep(config.admission_timeout));
         let mut admitted = false;
         loop {
@@ -253,15 +251,24 @@ impl Link {
                     }
                     admitted = true;
                 }
-                _ = recheck.tick() => {
-                    if self.recheck().await {
-                        return Ending::Refused;
-                    }
-                }
+                () = refused.as_mut() => return Ending::Refused,
             }
         }
         self.moving.store(true, Ordering::Release);
         Ending::Moving
+    }
+
+    /// Looks at the tokens of the connection from time to time; ends when none of them is good any more.
+    pub(super) async fn until_refused(&self) {
+        let mut recheck = tokio::time::interval(self.shared.config.recheck_every);
+        recheck.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        recheck.reset();
+        loop {
+            recheck.tick().await;
+            if self.recheck().await {
+                return;
+            }
+        }
     }
 
     /// Looks at all tokens again. Tells whether that left nobody.

@@ -43,6 +43,8 @@ mod principals;
 #[cfg(test)]
 mod reach;
 #[cfg(test)]
+mod record;
+#[cfg(test)]
 mod reload;
 #[cfg(test)]
 mod scarcity;

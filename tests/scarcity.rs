@@ -41,10 +41,10 @@ fn run(program: &str, args: &[&str]) {
 }
 
 /// A small disk of its own.
-struct Disk(PathBuf);
+pub(crate) struct Disk(PathBuf);
 
 impl Disk {
-    fn of_8_mib(at: &Path) -> Self {
+    pub(crate) fn of_8_mib(at: &Path) -> Self {
         run("mount", &["-t", "tmpfs", "-o", "size=8m", "tmpfs", at.to_str().unwrap()]);
         Self(at.to_owned())
     }

@@ -9,6 +9,7 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use jiff::Timestamp;
 use tarbet_identity::caller::Caller;
 use tarbet_link::{Body, Denial, Handler, IncomingCall, IncomingStream, IncomingUpgrade, Target};
+use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::{ground, reach};
 use tarbet_telemetry::problem::chain;
 use tarbet_telemetry::request;
@@ -106,24 +107,37 @@ impl Dispatcher {
         Ok((Arc::clone(service), target.clone(), wanted))
     }
 
-    fn record(
+    /// Puts a judgement on record. A permission counts when its record is in the file.
+    async fn record(
         &self,
         wanted: &Wanted,
         headers: Option<&HeaderMap>,
         caller: Option<&str>,
-        refusal: Option<&Denial>,
-    ) {
+        judged: Result<(), &Denial>,
+    ) -> Result<(), Denial> {
         let header = |name: &str| headers?.get(name)?.to_str().ok();
         let said = || header("tarbet-caller").map(|name| format!("{name} (the gateway's word)"));
-        self.audit.record_made(Timestamp::now(), || Event {
+        let event = |outcome: &str, code: Option<&str>, begun| Event {
             request: header(request::HEADER).and_then(|id| id.parse().ok()),
             site: self.site.clone(),
             principal: caller.map(str::to_owned).or_else(said),
             wants: wanted.to_string(),
-            outcome: if refusal.is_some() { "refused" } else { "permitted" }.to_owned(),
+            outcome: outcome.to_owned(),
+            begun,
             status: None,
-            code: refusal.map(|refusal| refusal.code.clone()),
-        });
+            code: code.map(str::to_owned),
+        };
+        if let Err(refusal) = judged {
+            self.audit.record_made(Timestamp::now(), || event("refused", Some(&refusal.code), None));
+            return Ok(());
+        }
+        let Some(seq) = self.audit.record_made(Timestamp::now(), || event("permitted", None, None)) else {
+            return Ok(());
+        };
+        self.audit.written(seq).await.map_err(|problem| {
+            self.audit.record_made(Timestamp::now(), || event("refused", Some(&problem.code), Some(seq)));
+            unwritable(problem)
+        })
     }
 }
 
@@ -194,8 +208,7 @@ impl Door {
         let token = head.headers_mut().remove(callers::TOKEN);
         let first = self.judge(wanted, self.caller(now));
         let (Err(_), Some(token), Some(callers)) = (&first, token, &self.dispatcher.callers) else {
-            self.record(wanted, Some(head.headers()), self.caller(now), first.as_ref().err());
-            return first.map(|()| body);
+            return self.record(wanted, Some(head.headers()), self.caller(now), first).await.map(|()| body);
         };
         let proven = match token.to_str() {
             Ok(token) => callers.of_request(token, head, body, now).await.map_err(|error| {
@@ -207,31 +220,36 @@ impl Door {
         let name = proven.as_ref().ok().map(|(caller, _)| caller.principal.clone());
         let judged =
             proven.and_then(|(caller, body)| self.judge(wanted, Some(&caller.principal)).map(|()| body));
-        self.record(wanted, Some(head.headers()), name.as_deref(), judged.as_ref().err());
-        judged
+        let (judged, body) = match judged {
+            Ok(body) => (Ok(()), body),
+            Err(denial) => (Err(denial), Body::empty()),
+        };
+        self.record(wanted, Some(head.headers()), name.as_deref(), judged).await.map(|()| body)
     }
 
-    fn record(
+    /// The judgement, now that it is on record.
+    async fn record(
         &self,
         wanted: &Wanted,
         headers: Option<&HeaderMap>,
         caller: Option<&str>,
-        refused: Option<&Denial>,
-    ) {
-        if let Some(denial) = refused {
+        judged: Result<(), Denial>,
+    ) -> Result<(), Denial> {
+        if let Err(denial) = &judged {
             tracing::info!(%wanted, reason = %denial.message, "The policy refused a request.");
         }
-        self.dispatcher.record(wanted, headers, caller, refused);
+        self.dispatcher.record(wanted, headers, caller, judged.as_ref().copied()).await?;
+        judged
     }
 
     /// Whether another record can be taken.
     fn ready(&self) -> Result<(), Denial> {
-        self.dispatcher.audit.ready().map_err(|problem| {
-            Denial::new(problem.status(), problem.code, problem.message)
-                .at("agent → its audit log")
-                .untouched()
-        })
+        self.dispatcher.audit.ready().map_err(unwritable)
     }
+}
+
+fn unwritable(problem: Problem) -> Denial {
+    Denial::new(problem.status(), problem.code, problem.message).at("agent → its audit log").untouched()
 }
 
 fn refusal(reason: &str) -> Denial {
@@ -264,14 +282,14 @@ impl Handler for Door {
                 }
                 return;
             }
-            let found = self.ready().and_then(|()| self.dispatcher.find(Some(incoming.target()), None));
-            let admitted = found.and_then(|(service, _, wanted)| {
+            let admitted = async {
+                self.ready()?;
+                let (service, _, wanted) = self.dispatcher.find(Some(incoming.target()), None)?;
                 let caller = self.caller(Timestamp::now());
-                let judged = self.judge(&wanted, caller);
-                self.record(&wanted, None, caller, judged.as_ref().err());
-                judged.map(|()| service)
-            });
-            match admitted {
+                self.record(&wanted, None, caller, self.judge(&wanted, caller)).await?;
+                Ok(service)
+            };
+            match admitted.await {
                 Ok(service) => service.stream(incoming).await,
                 Err(denial) => incoming.deny(&denial),
             }

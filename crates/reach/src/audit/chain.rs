@@ -1,5 +1,6 @@
 //! The chain as bytes: how a record becomes a line, and how lines are checked. No files here.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::BufRead;
 use std::str::FromStr;
@@ -30,8 +31,11 @@ pub struct Event {
     pub principal: Option<String>,
     /// What was asked for.
     pub wants: String,
-    /// `answered`, `opened`, `permitted`, `refused`, `failed` or `abandoned`.
+    /// `begun`, and then `answered`, `opened`, `permitted`, `refused`, `failed` or `abandoned`.
     pub outcome: String,
+    /// The number of the line with which it began, if this is how it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun: Option<u64>,
     /// The HTTP status of an answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
@@ -50,6 +54,18 @@ pub struct Entry {
     /// What happened.
     #[serde(flatten)]
     pub event: Event,
+}
+
+/// Lines from the newest to the oldest, of which those that tell how something began give way to those that
+/// tell how it ended.
+#[derive(Default)]
+pub(super) struct Joined(BTreeSet<u64>);
+
+impl Joined {
+    pub(super) fn stands_alone(&mut self, entry: &Entry) -> bool {
+        self.0.extend(entry.event.begun);
+        !self.0.remove(&entry.seq)
+    }
 }
 
 /// The end of a chain: the number and hash of its last record. Written `NUMBER:HASH`.
@@ -146,12 +162,14 @@ pub struct Verified {
     pub head: Head,
     /// Whether the last line is only begun, as a crash leaves it.
     pub torn: bool,
+    /// How many records its lines tell of: one that began and ended has two lines.
+    pub records: u64,
 }
 
 /// Checks a log from its first record on. `known` is a head that the log once had.
 pub fn verify(mut lines: impl BufRead, known: Option<Head>) -> Result<Verified, Broken> {
     let (mut head, mut met, mut number) = (Head::default(), known.is_none_or(|known| known.seq == 0), 0);
-    let mut torn = false;
+    let (mut torn, mut ends) = (false, 0);
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -174,6 +192,7 @@ pub fn verify(mut lines: impl BufRead, known: Option<Head>) -> Result<Verified, 
             return Err(Broken::Chain { line: number, before: head.seq, found: entry.seq });
         }
         head = Head { seq: entry.seq, hash };
+        ends += u64::from(entry.event.begun.is_some());
         if let Some(known) = known.filter(|known| known.seq == head.seq) {
             if known != head {
                 return Err(Broken::Replaced { seq: head.seq });
@@ -183,7 +202,7 @@ pub fn verify(mut lines: impl BufRead, known: Option<Head>) -> Result<Verified, 
     }
     match known {
         Some(known) if !met => Err(Broken::Truncated { found: head.seq, expected: known.seq }),
-        _ => Ok(Verified { head, torn }),
+        _ => Ok(Verified { head, torn, records: head.seq.saturating_sub(ends) }),
     }
 }
 
@@ -281,7 +300,7 @@ mod tests {
     fn a_line_that_was_only_begun_is_not_a_break() {
         let (lines, heads) = log(2);
         let text = format!("{}\n{}\n{}", lines[0], lines[1], &lines[0][..40]);
-        assert_eq!(verify(text.as_bytes(), None), Ok(Verified { head: heads[2], torn: true }));
+        assert_eq!(verify(text.as_bytes(), None), Ok(Verified { head: heads[2], torn: true, records: 2 }));
     }
 
     proptest! {

@@ -1,4 +1,5 @@
-//! The file behind the chain: written in batches by one task, continued after a restart.
+//! The file behind the chain: a request's record is in it before the request goes on, synced in batches, and
+//! continued after a restart.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -17,13 +18,11 @@ use tarbet_telemetry::health::Part;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::chain::{self, Entry, Event, Head};
+use super::chain::{self, Entry, Event, Head, Joined};
+use super::tape::Tape;
 
 /// The least time between two syncs: one sync serves all records of the time between.
 const BATCH: Duration = Duration::from_millis(100);
-/// Records that wait for a disk that does not take them. After that, requests are refused: a
-/// request without a record must not be.
-const MAX_BACKLOG: usize = 16 * 1024 * 1024;
 /// Enough of the end of a file to hold its last record.
 const TAIL: u64 = 128 * 1024;
 
@@ -61,6 +60,8 @@ pub struct AuditLog(Option<Arc<Inner>>);
 
 struct Inner {
     state: Mutex<State>,
+    /// Whoever holds it writes what is buffered, for all who wait for it.
+    tape: Arc<tokio::sync::Mutex<Tape>>,
     wake: Notify,
     failing: AtomicBool,
 }
@@ -70,10 +71,11 @@ struct State {
     buffer: Vec<u8>,
 }
 
-/// Brings the log to disk; whoever opened it must run this.
+/// Syncs the log to disk and brings what nobody waits for; whoever opened it must run this.
 pub struct Writer {
     path: PathBuf,
-    file: File,
+    /// The same file, so that a sync holds up no record.
+    file: Arc<File>,
     inner: Arc<Inner>,
 }
 
@@ -101,13 +103,14 @@ impl AuditLog {
             last_record(&mut file).map_err(failed)?.ok_or_else(|| AuditError::Foreign(path.to_owned()))?;
         // What a crash left half written was never part of the chain.
         file.set_len(end).map_err(failed)?;
-        file.seek(SeekFrom::End(0)).map_err(failed)?;
         let known = read_head(path).map_err(failed)?.unwrap_or_default();
         // A file that ends before its head was shortened. The chain goes on after the head, so that
         // the gap stays to be seen.
         let head = if known.seq > last.seq { known } else { last };
+        let file = Arc::new(file);
         let inner = Arc::new(Inner {
             state: Mutex::new(State { head, buffer: Vec::new() }),
+            tape: Arc::new(tokio::sync::Mutex::new(Tape::new(Arc::clone(&file), end, head))),
             wake: Notify::new(),
             failing: AtomicBool::new(false),
         });
@@ -121,16 +124,15 @@ impl AuditLog {
         Ok((log, Writer { path: path.to_owned(), file, inner }))
     }
 
-    /// Writes a record. It is on disk a moment later.
-    pub fn record(&self, now: Timestamp, event: &Event) {
-        if self.0.is_some() {
-            self.record_made(now, || event.clone());
-        }
+    /// Takes a record, which is in the file a moment later. Its number, if records are kept.
+    pub fn record(&self, now: Timestamp, event: &Event) -> Option<u64> {
+        self.0.as_ref()?;
+        self.record_made(now, || event.clone())
     }
 
-    /// Writes a record that is only made if any are kept: it costs more than most of what it tells of.
-    pub fn record_made(&self, now: Timestamp, make: impl FnOnce() -> Event) {
-        let Some(inner) = &self.0 else { return };
+    /// Takes a record that is only made if any are kept: it costs more than most of what it tells of.
+    pub fn record_made(&self, now: Timestamp, make: impl FnOnce() -> Event) -> Option<u64> {
+        let inner = self.0.as_ref()?;
         let mut event = make();
         if let Some((end, _)) = event.wants.char_indices().nth(MAX_WANTS) {
             event.wants.truncate(end);
@@ -142,19 +144,39 @@ impl AuditLog {
         state.buffer.push(b'\n');
         drop(state);
         inner.wake.notify_one();
+        Some(head.seq)
+    }
+
+    /// Waits until the record of this number is in the file, where the end of this process does not harm
+    /// it. What it tells of must not happen before.
+    pub async fn written(&self, seq: u64) -> Result<(), Problem> {
+        let Some(inner) = &self.0 else { return Ok(()) };
+        let mut tape = Arc::clone(&inner.tape).lock_owned().await;
+        if tape.head().seq >= seq {
+            return Ok(());
+        }
+        self.ready()?;
+        let this = Arc::clone(inner);
+        // A disk may take its time, and only requests wait for it.
+        let wrote = tokio::task::spawn_blocking(move || this.put(&mut tape)).await;
+        match wrote {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => {
+                tracing::error!(%error, "The audit log takes no record.");
+                inner.failing.store(true, Ordering::Relaxed);
+                // It is tried again until it is taken.
+                inner.wake.notify_one();
+                Err(unwritable())
+            }
+            // The process is ending.
+            Err(_) => Err(unwritable()),
+        }
     }
 
     /// Whether another record can be taken; else why not.
     pub fn ready(&self) -> Result<(), Problem> {
         match &self.0 {
-            Some(inner)
-                if inner.failing.load(Ordering::Relaxed) && inner.lock().buffer.len() > MAX_BACKLOG =>
-            {
-                Err(Problem::new(
-                    &reach::AUDIT_UNWRITABLE,
-                    "The record of requests cannot be written, so no request is taken.",
-                ))
-            }
+            Some(inner) if inner.failing.load(Ordering::Relaxed) => Err(unwritable()),
             _ => Ok(()),
         }
     }
@@ -165,7 +187,24 @@ impl AuditLog {
     }
 }
 
+fn unwritable() -> Problem {
+    Problem::new(
+        &reach::AUDIT_UNWRITABLE,
+        "The record of requests cannot be written, so no request is taken.",
+    )
+}
+
 impl Inner {
+    /// Writes what is buffered.
+    fn put(&self, tape: &mut Tape) -> io::Result<()> {
+        let head = {
+            let mut state = self.lock();
+            tape.take(&mut state.buffer);
+            state.head
+        };
+        tape.write(head)
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -193,11 +232,16 @@ impl Writer {
 
     async fn flush(self, health: &Part) -> Self {
         let inner = Arc::clone(&self.inner);
-        // A disk may take its time, and no request waits for it.
+        let mut tape = Arc::clone(&inner.tape).lock_owned().await;
         let written = tokio::task::spawn_blocking(move || {
-            let mut this = self;
-            let result = this.write();
-            (this, result)
+            let result = self.inner.put(&mut tape).and_then(|()| {
+                let head = tape.head();
+                // Records go on being written meanwhile.
+                drop(tape);
+                self.file.sync_data()?;
+                write_head(&self.path, head)
+            });
+            (self, result)
         });
         match written.await {
             Ok((this, result)) => {
@@ -219,28 +263,6 @@ impl Writer {
             // Only a panic in the few lines above gets here, and it has been reported.
             Err(_) => std::future::pending().await,
         }
-    }
-
-    fn write(&mut self) -> io::Result<()> {
-        let (bytes, head) = {
-            let mut state = self.inner.lock();
-            (std::mem::take(&mut state.buffer), state.head)
-        };
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        let end = self.file.stream_position()?;
-        let written = self.file.write_all(&bytes).and_then(|()| self.file.sync_data());
-        if let Err(error) = written {
-            // Half a batch must not stay: what was not written comes first the next time.
-            self.file.set_len(end)?;
-            self.file.seek(SeekFrom::Start(end))?;
-            let mut state = self.inner.lock();
-            let newer = std::mem::replace(&mut state.buffer, bytes);
-            state.buffer.extend_from_slice(&newer);
-            return Err(error);
-        }
-        write_head(&self.path, head)
     }
 }
 
@@ -283,12 +305,16 @@ fn last_record(file: &mut File) -> io::Result<Option<(Head, u64)>> {
     Ok(chain::head_of(&bytes[begin..end]).map(|head| (head, start + end as u64 + 1)))
 }
 
-/// The last records of a log, oldest first.
+/// The last records of a log, oldest first. What began and ended is one record: its end.
 pub fn tail(path: &Path, count: usize) -> io::Result<Vec<Entry>> {
     let text = std::fs::read(path)?;
     let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).rev();
-    let mut entries: Vec<Entry> =
-        lines.filter_map(|line| chain::read(line).map(|(entry, _, _)| entry)).take(count).collect();
+    let mut joined = Joined::default();
+    let mut entries: Vec<Entry> = lines
+        .filter_map(|line| chain::read(line).map(|(entry, _, _)| entry))
+        .filter(|entry| joined.stands_alone(entry))
+        .take(count)
+        .collect();
     entries.reverse();
     Ok(entries)
 }

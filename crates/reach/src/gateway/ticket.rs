@@ -23,11 +23,14 @@ pub(super) struct Ticket {
     hub: Arc<Hub>,
     story: Arc<Story>,
     permit: Option<Permit>,
+    /// The number of its first line on record.
+    begun: Option<u64>,
     open: bool,
 }
 
 impl Hub {
-    /// Admits a request of a caller to a site, or says why not. Either way it is on record.
+    /// Admits a request of a caller to a site, or says why not. Either way it is on record, and one that is
+    /// admitted so surely that the end of this process does not take it away.
     pub(super) async fn admit(
         self: &Arc<Self>,
         principal: &Principal,
@@ -42,9 +45,13 @@ impl Hub {
             site: site.clone(),
             wants: wants.chars().take(MAX_WANTS).collect(),
         };
-        let mut ticket =
-            Ticket { hub: Arc::clone(self), story: self.stories.begin(subject), permit: None, open: true };
-        match self.judge(principal, site).await {
+        let story = self.stories.begin(subject);
+        let mut ticket = Ticket { hub: Arc::clone(self), story, permit: None, begun: None, open: true };
+        let judged = match self.judge(principal, site).await {
+            Ok(permit) => ticket.begin().await.map(|()| permit),
+            Err(problem) => Err(problem),
+        };
+        match judged {
             Ok(permit) => {
                 ticket.permit = Some(permit);
                 Ok(ticket)
@@ -99,8 +106,15 @@ impl Ticket {
         self.end("failed", Step::Failed(problem.code.clone(), problem.message.clone()), None, Some(problem));
     }
 
-    fn end(&mut self, outcome: &str, step: Step, status: Option<u16>, problem: Option<&Problem>) {
-        self.open = false;
+    async fn begin(&mut self) -> Result<(), Problem> {
+        self.begun = self.record("begun", None, None);
+        match self.begun {
+            Some(seq) => self.hub.audit.written(seq).await,
+            None => Ok(()),
+        }
+    }
+
+    fn record(&self, outcome: &str, status: Option<u16>, code: Option<&str>) -> Option<u64> {
         let Subject { id, principal, site, wants } = self.story.subject();
         self.hub.audit.record_made(Timestamp::now(), || Event {
             request: Some(*id),
@@ -108,9 +122,16 @@ impl Ticket {
             principal: Some(principal.clone()),
             wants: wants.clone(),
             outcome: outcome.to_owned(),
+            begun: self.begun,
             status,
-            code: problem.map(|problem| problem.code.clone()),
-        });
+            code: code.map(str::to_owned),
+        })
+    }
+
+    fn end(&mut self, outcome: &str, step: Step, status: Option<u16>, problem: Option<&Problem>) {
+        self.open = false;
+        self.record(outcome, status, problem.map(|problem| problem.code.as_str()));
+        let Subject { id, principal, site, .. } = self.story.subject();
         self.hub.metrics.routed(problem.is_none(), self.story.age());
         if let Some(problem) = problem {
             tracing::info!(

@@ -209,8 +209,9 @@ async fn every_request_leaves_one_record_whatever_becomes_of_it() {
     writing.await.unwrap();
 
     let lines = std::io::BufReader::new(std::fs::File::open(&file).unwrap());
-    audit::verify(lines, audit::read_head(&file).unwrap()).unwrap();
+    let whole = audit::verify(lines, audit::read_head(&file).unwrap()).unwrap();
     let entries = audit::tail(&file, 1000).unwrap();
+    assert_eq!(whole.records, entries.len() as u64, "how it began and how it ended is one record");
     let outcome = |path: &str| {
         let found: Vec<_> = entries.iter().filter(|entry| entry.event.wants.ends_with(path)).collect();
         assert_eq!(found.len(), 1, "{path}: {entries:?}");

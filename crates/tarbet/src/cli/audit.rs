@@ -75,7 +75,7 @@ fn verify(file: &Path, head: Option<Head>, format: Format) -> Result<(), Problem
         .at(file.display().to_string())
         .because(broken.to_string())
     })?;
-    let records = verified.head.seq.to_string();
+    let records = verified.records.to_string();
     let against = if head.is_some() {
         "the given head"
     } else if beside.is_some() {

@@ -236,7 +236,7 @@ fn audit(local: &Endpoint) -> Row {
             capability: "audit",
             state: "ready",
             place,
-            detail: format!("{}, the chain is whole", counted(verified.head.seq, "record")),
+            detail: format!("{}, the chain is whole", counted(verified.records, "record")),
             next: "",
         },
         Err(cause) => failing("audit", &place, &cause),

@@ -56,7 +56,7 @@ fn whole(file: &Path) -> std::io::Result<Value> {
     // The head beside the file may be a moment ahead of or behind the file while both are written.
     let log = std::io::BufReader::new(std::fs::File::open(file)?);
     Ok(match audit::verify(log, None) {
-        Ok(verified) => json!({ "whole": true, "records": verified.head.seq }),
+        Ok(verified) => json!({ "whole": true, "records": verified.records }),
         Err(broken) => json!({ "whole": false, "why": broken.to_string() }),
     })
 }

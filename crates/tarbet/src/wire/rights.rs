@@ -29,27 +29,39 @@ impl Rights {
         wants: String,
         work: impl Future<Output = Response>,
     ) -> Response {
-        let record = |principal, outcome: &str, status, code| {
-            let event = Event {
-                principal,
+        let record = |principal: Option<&str>, outcome: &str, begun, status, code| {
+            self.audit.record_made(Timestamp::now(), || Event {
+                principal: principal.map(str::to_owned),
                 wants: wants.clone(),
                 outcome: outcome.into(),
+                begun,
                 status,
                 code,
                 ..Event::default()
-            };
-            self.audit.record(Timestamp::now(), &event);
+            })
         };
+        let refuse = |problem: Problem| (problem.status(), Json(problem)).into_response();
         let who = match self.administrator(headers.get(header::AUTHORIZATION)).await {
             Ok(name) => name,
             Err(problem) => {
-                record(None, "refused", None, Some(problem.code.clone()));
-                return (problem.status(), Json(problem)).into_response();
+                record(None, "refused", None, None, Some(problem.code.clone()));
+                return refuse(problem);
             }
         };
+        // A change that cannot be recorded is not made.
+        if let Err(problem) = self.audit.ready() {
+            return refuse(problem);
+        }
+        let begun = record(Some(&who), "begun", None, None, None);
+        if let Some(seq) = begun
+            && let Err(problem) = self.audit.written(seq).await
+        {
+            record(Some(&who), "refused", begun, None, Some(problem.code.clone()));
+            return refuse(problem);
+        }
         let said = work.await;
         let outcome = if said.status().is_success() { "answered" } else { "failed" };
-        record(Some(who), outcome, Some(said.status().as_u16()), None);
+        record(Some(&who), outcome, begun, Some(said.status().as_u16()), None);
         said
     }
 

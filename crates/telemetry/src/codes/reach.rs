@@ -140,10 +140,11 @@ codes! {
     AUDIT_UNWRITABLE = "TB-1403" "the record of requests cannot be written" {
         whose: Ours, retry: true, http: 503, exit: 1,
         hop: "gateway or agent → its audit log",
-        cause: "the disk of the audit log is full or gone, and no more records can be held in memory",
+        cause: "the disk of the audit log is full or gone",
         remedy: "make room on the disk that holds the audit log; nothing needs to be restarted",
-        page: "Every request leaves one record. When the disk does not take records they are held in memory, and \
-               readiness says so; when that is full as well, requests are refused rather than left unrecorded."
+        page: "Every request leaves one record, which is in the file before the request goes on. When the disk does \
+               not take records, readiness says so and requests are refused; they are taken again as soon as there \
+               is room."
     }
     AUDIT_BROKEN = "TB-1404" "the record of requests was tampered with" {
         whose: Caller, retry: false, http: 409, exit: 1,

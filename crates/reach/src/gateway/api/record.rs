@@ -25,6 +25,16 @@ pub(super) async fn changes(State(hub): State<Arc<Hub>>, request: Request, next:
     let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let token = bearer.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default().trim().to_owned();
     let principal = hub.known.caller(&token, Timestamp::now()).await.ok().map(|caller| caller.name.clone());
+    let mut event = Event { principal, wants, outcome: "begun".into(), ..Event::default() };
+    event.begun = hub.audit.record(Timestamp::now(), &event);
+    if let Some(seq) = event.begun
+        && let Err(problem) = hub.audit.written(seq).await
+    {
+        event.outcome = "refused".into();
+        event.code = Some(problem.code.clone());
+        hub.audit.record(Timestamp::now(), &event);
+        return Failure(problem).into_response();
+    }
     let answer = next.run(request).await;
     let status = answer.status();
     let outcome = match status.as_u16() {
@@ -32,13 +42,8 @@ pub(super) async fn changes(State(hub): State<Arc<Hub>>, request: Request, next:
         401 | 403 | 404 => "refused",
         _ => "failed",
     };
-    let event = Event {
-        principal,
-        wants,
-        outcome: outcome.into(),
-        status: Some(status.as_u16()),
-        ..Event::default()
-    };
+    event.outcome = outcome.into();
+    event.status = Some(status.as_u16());
     hub.audit.record(Timestamp::now(), &event);
     answer
 }

@@ -60,7 +60,7 @@ pub async fn gather(facts: &Facts) -> Live {
         let log = std::fs::File::open(file).map_err(|error| error.to_string());
         live.audit = Some(log.and_then(|log| {
             let verified = tarbet_reach::audit::verify(std::io::BufReader::new(log), None);
-            verified.map(|verified| verified.head.seq).map_err(|broken| broken.to_string())
+            verified.map(|verified| verified.records).map_err(|broken| broken.to_string())
         }));
         live.audit_head = Some(tarbet_reach::audit::read_head(file).is_ok());
     }

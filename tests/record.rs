@@ -1,0 +1,192 @@
+//! The record of requests: in the file before a request goes on, whatever becomes of the process and of the disk.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+use serde_json::Value;
+use tarbet_identity::Secret;
+use tarbet_link::{Body, Caller, LinkError, Target};
+use tarbet_reach::audit;
+use tarbet_reach::client::{Client, RemoteSite};
+use tarbet_telemetry::RequestId;
+use tarbet_testbed::product::{Gateway, Product};
+use tarbet_testbed::{Folder, effort, eventually, verified};
+use tokio::sync::mpsc;
+
+use super::scarcity::Disk;
+
+const SOON: Duration = Duration::from_mins(1);
+const UNWRITABLE: &str = "TB-1403";
+
+struct World {
+    product: Product,
+    gateway: Gateway,
+    token: String,
+}
+
+impl World {
+    /// A gateway with its log there, and a site.
+    async fn with_log_at(log: &Path) -> Self {
+        let product = Product::new(env!("CARGO_BIN_EXE_tarbet")).unwrap();
+        let store = format!("{{kind: redb, path: {}}}", product.folder().path().join("store.redb").display());
+        let setting = format!("gateway.audit.file={}", log.display());
+        // A refusal of the only agent is told when no other has come in this time.
+        let extra = ["--set", &setting, "--set", "gateway.max_wait=10s"];
+        let gateway = product.gateway("gateway", &store, &extra).await.unwrap();
+        let said = product.run(&gateway, &["site", "add", "paris", "-o", "json"]).await.unwrap();
+        let said: Value = serde_json::from_str(&said).unwrap();
+        let token = said["token"]["token"].as_str().unwrap().to_owned();
+        Self { product, gateway, token }
+    }
+
+    fn site(&self) -> RemoteSite {
+        let token = Secret::from_file(self.product.admin_token()).unwrap();
+        let client = Client::new(&self.gateway.api(), token, Some(&self.product.authority())).unwrap();
+        client.site("paris".parse().unwrap())
+    }
+}
+
+/// Asks the site under an id of the caller's choice.
+async fn asks(site: &RemoteSite, id: RequestId) -> Result<(), LinkError> {
+    let request = http::Request::get("/").header("traceparent", id.traceparent());
+    let mut request = request.body(Body::empty()).unwrap();
+    request.extensions_mut().insert(Target::service("info").unwrap());
+    site.call(request).await.map(drop)
+}
+
+fn is_unwritable(answer: &Result<(), LinkError>) -> bool {
+    matches!(answer, Err(LinkError::Denied(denial)) if denial.code == UNWRITABLE)
+}
+
+/// What is on record, after the chain was found whole.
+fn records(log: &Path) -> Vec<audit::Entry> {
+    let lines = std::io::BufReader::new(std::fs::File::open(log).unwrap());
+    audit::verify(lines, audit::read_head(log).unwrap()).unwrap();
+    audit::tail(log, usize::MAX).unwrap()
+}
+
+/// Every one of these is on record at both ends; at the site perhaps more than once, if it was tried again.
+fn all_are_recorded(answered: &[RequestId], gateways: &Path, sites: &Path) {
+    let times =
+        |records: &[audit::Entry], id| records.iter().filter(|entry| entry.event.request == Some(id)).count();
+    let (gateways, sites) = (records(gateways), records(sites));
+    for id in answered {
+        assert_eq!(times(&gateways, *id), 1, "{id} was answered, and is on the gateway's record");
+        assert!(times(&sites, *id) >= 1, "{id} was answered, and is on the site's record");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_gateway_has_recorded_all_that_it_answered() {
+    let folder = Folder::new("killed").unwrap();
+    let log = folder.path().join("audit.log");
+    let mut world = World::with_log_at(&log).await;
+    let site_log = folder.path().join("site.log");
+    let extra = ["--audit-file", site_log.to_str().unwrap()];
+    let mut agent = world.product.agent("paris", &world.token, &[&world.gateway], &extra).await.unwrap();
+    let mut answered = Vec::new();
+    for round in 0..2 * effort().min(10) {
+        let over = Arc::new(AtomicBool::new(false));
+        let (tell, mut told) = mpsc::unbounded_channel();
+        let callers: Vec<_> = (0..8)
+            .map(|_| {
+                let (site, over, tell) = (world.site(), Arc::clone(&over), tell.clone());
+                tokio::spawn(async move {
+                    while !over.load(SeqCst) {
+                        let id = RequestId::fresh();
+                        if asks(&site, id).await.is_ok() {
+                            let _heard = tell.send(id);
+                        }
+                    }
+                })
+            })
+            .collect();
+        drop(tell);
+        for _ in 0..40 {
+            answered.push(told.recv().await.expect("callers go on until told"));
+        }
+        // In turn: the one who takes requests, and the one who runs them.
+        let process = if round % 2 == 0 { &mut world.gateway.process } else { &mut agent.process };
+        process.kill9().unwrap();
+        over.store(true, SeqCst);
+        // Who waits for an agent waits long.
+        if round % 2 == 1 {
+            agent.process.restart().await.unwrap();
+        } else {
+            world.gateway.process.restart().await.unwrap();
+            world.gateway.ready().await.unwrap();
+        }
+        for caller in callers {
+            caller.await.unwrap();
+        }
+        while let Some(id) = told.recv().await {
+            answered.push(id);
+        }
+        let site = world.site();
+        eventually(SOON, "the site to be back", || async { asks(&site, RequestId::fresh()).await })
+            .await
+            .unwrap();
+        all_are_recorded(&answered, &log, &site_log);
+    }
+    verified("requests that were answered before a kill -9, each on record once", answered.len());
+}
+
+/// Takes all that is left of a disk, to the last byte.
+fn fill(folder: &Path) -> PathBuf {
+    let filler = folder.join("filler");
+    for block in ["64k", "1"] {
+        let into = format!("of={}", filler.display());
+        let _full = Command::new("dd")
+            .args(["if=/dev/zero", "oflag=append", "conv=notrunc", &format!("bs={block}"), &into])
+            .output()
+            .unwrap();
+    }
+    filler
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_recorded_is_refused_until_there_is_room() {
+    let (gateways, sites) = (Folder::new("gateways").unwrap(), Folder::new("sites").unwrap());
+    let _disks = [Disk::of_8_mib(gateways.path()), Disk::of_8_mib(sites.path())];
+    let log = gateways.path().join("audit.log");
+    let site_log = sites.path().join("audit.log");
+    let world = World::with_log_at(&log).await;
+    let extra = ["--audit-file", site_log.to_str().unwrap()];
+    let _agent = world.product.agent("paris", &world.token, &[&world.gateway], &extra).await.unwrap();
+    let site = world.site();
+    let before = RequestId::fresh();
+    asks(&site, before).await.unwrap();
+    let mut answered = vec![before];
+    for (place, disk) in [("gateway", &gateways), ("site", &sites)] {
+        let filler = fill(disk.path());
+        // The last page of the file still has room for some records.
+        let mut refused = false;
+        for _ in 0..200 {
+            let id = RequestId::fresh();
+            match asks(&site, id).await {
+                Ok(()) => answered.push(id),
+                answer => {
+                    assert!(is_unwritable(&answer), "{answer:?}");
+                    refused = true;
+                    break;
+                }
+            }
+        }
+        assert!(refused, "a full disk of the {place} takes no more requests");
+        let change = world.product.run(&world.gateway, &["site", "add", &format!("more-{place}")]).await;
+        if place == "gateway" {
+            let refusal = format!("{:#}", change.expect_err("nor changes"));
+            assert!(refusal.contains(UNWRITABLE), "{refusal}");
+        }
+        std::fs::remove_file(filler).unwrap();
+        let again = eventually(SOON, "requests to be taken again", || async {
+            let id = RequestId::fresh();
+            asks(&site, id).await.map(|()| id)
+        });
+        answered.push(again.await.unwrap());
+    }
+    all_are_recorded(&answered, &log, &site_log);
+}

@@ -51,6 +51,8 @@ mod scarcity;
 #[cfg(test)]
 mod skew;
 #[cfg(test)]
+mod smuggling;
+#[cfg(test)]
 mod soak;
 #[cfg(test)]
 mod supply;

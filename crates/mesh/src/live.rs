@@ -1,8 +1,11 @@
 //! What is remembered of an object in the cluster: enough to tell whether it is as it must be.
 
+use std::borrow::Cow;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
+use serde::Deserialize;
 use serde_json::Value;
 use tarbet_cluster::Newer;
 
@@ -34,7 +37,7 @@ fn clusters(object: &DynamicObject) -> Vec<String> {
 
 /// The conditions of an object.
 pub(crate) fn conditions(object: &DynamicObject) -> Vec<Condition> {
-    serde_json::from_value(object.data["status"]["conditions"].clone()).unwrap_or_default()
+    Vec::deserialize(&object.data["status"]["conditions"]).unwrap_or_default()
 }
 
 /// An object of a kind that we make, ours or not.
@@ -89,15 +92,15 @@ impl Live {
         let ours = labels.get(MANAGED_BY.0).is_some_and(|value| value == MANAGED_BY.1);
         // What the original made is about to be replaced by ours, so its names are not somebody else's.
         let original = labels.contains_key(ORIGINAL_LABEL);
-        let hosts = |spec: &Value| serde_json::from_value(spec["hosts"].clone()).unwrap_or_default();
+        let hosts = |spec: &Value| Vec::deserialize(&spec["hosts"]).unwrap_or_default();
         let conditions = if kind == Kind::ImportedService { conditions(object) } else { Vec::new() };
         let status = match kind {
             Kind::ServiceImport => print_clusters(&clusters(object)),
             _ => print_conditions(&conditions),
         };
-        let mut spec = object.data["spec"].clone();
+        let mut spec = Cow::Borrowed(&object.data["spec"]);
         if kind == Kind::Route {
-            without_defaults(&mut spec);
+            without_defaults(spec.to_mut());
         }
         Some(Self {
             uid: object.uid()?,

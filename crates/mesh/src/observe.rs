@@ -1,5 +1,6 @@
 //! What of the cluster's own objects the decisions need: read from the typed objects of Kubernetes.
 
+mod lean;
 mod mirrors;
 mod recall;
 

@@ -17,6 +17,7 @@ use tarbet_cluster::{Change, Mirror, Newer, Watch, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::lean::Lean;
 use super::recall::Recall;
 use super::{Slice, Workload};
 use crate::crd::{
@@ -323,7 +324,7 @@ impl<F: Fn(Side) + Clone + Send + Sync + 'static> Task<'_, F> {
         let (client, stop, mirror) = (self.client.clone(), self.stop.clone(), mirror.clone());
         let tell = told(what, side, self.tell.clone());
         self.tasks.spawn(async move {
-            let api: Api<DynamicObject> = Api::all_with(client, &resource);
+            let api: Api<Lean> = Api::all_with(client, &resource);
             while let Err(error) = api.list_metadata(&ListParams::default().limit(1)).await {
                 let missing = tarbet_cluster::class(&error) == tarbet_cluster::Class::Missing;
                 if !missing {
@@ -337,6 +338,7 @@ impl<F: Fn(Side) + Clone + Send + Sync + 'static> Task<'_, F> {
                     () = tokio::time::sleep(if missing { LOOK_AGAIN } else { TRY_AGAIN }) => {}
                 }
             }
+            let keep = move |Lean(object): Lean| keep(object);
             watch(Watch { api, config, namespace: None }, mirror, keep, tell, stop).await;
         });
     }

@@ -10,11 +10,14 @@ pub mod inside;
 mod logs;
 mod observe;
 mod pod;
+mod prepare;
 pub mod runtime;
 pub mod script;
 pub mod split;
 pub mod states;
+mod status;
 mod submit;
+mod system;
 mod terminal;
 pub mod tsocks;
 pub mod word;
@@ -25,17 +28,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus};
-use tokio::process::Command;
 use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::RunError;
-use crate::folder::{lay_out, lay_out_volume};
-use crate::plan::{Container, Content, Plan, PlanError, Policy, Restart, plan};
+use crate::plan::{Container, Plan, PlanError, Policy, plan};
 use crate::record::{Found, Records};
-use crate::runner::{Known, LogStream, Runner, Session, Turn};
-use crate::slurm::flags::{FlagConfig, flags, user};
+use crate::runner::{Known, LogStream, Runner, Session};
+use crate::slurm::flags::{FlagConfig, user};
 use crate::wire::{
     CreateReply, ExecRequest, LogOptions, LogRequest, PingReply, PodStatus, PodUsage, RetrievedPod,
     SystemInfo, is_uid,
@@ -43,9 +43,12 @@ use crate::wire::{
 use attach::attach;
 use inside::exec_script;
 use observe::Queue;
+pub(crate) use observe::is_ours;
 use pod::{Inner, Pod};
+use prepare::{prepare, rewrite, write_for};
 use script::{ScriptConfig, Share};
-use states::{JobState, Marks, container_state};
+use submit::{Owed, Submission};
+pub use system::{BatchSystem, Job, JobSeen, SubmitError};
 
 /// The id of the job, once it is known.
 const JOB_ID: &str = "JobID.jid";
@@ -56,79 +59,10 @@ const FILES_VERSION: &str = "files.version";
 /// How long the containers of a deleted pod have, in seconds.
 const GRACE: &str = "grace";
 const CHANGES: usize = 1024;
-/// All last messages of a pod together, as kubelets cut them.
-const MESSAGES_LIMIT: usize = 12_288;
 /// What a job may take to end after its containers were killed.
 const END_MARGIN: Duration = Duration::from_secs(20);
 /// How often the files of a job that ends are looked at.
 const END_LOOK: Duration = Duration::from_millis(100);
-
-/// What runs jobs.
-#[async_trait]
-pub trait BatchSystem: Send + Sync + 'static {
-    /// Its name for people.
-    fn name(&self) -> &'static str;
-    /// Submits a job and gives its id.
-    async fn submit(&self, job: &Job) -> Result<String, SubmitError>;
-    /// All jobs it knows, running and ended, by one question.
-    async fn list(&self) -> Result<Vec<JobSeen>, RunError>;
-    /// Ends the job of this id, or all jobs of this name, and says whether they have certainly ended.
-    async fn cancel(&self, name: &str, id: Option<&str>, grace: Duration) -> Result<bool, RunError>;
-    /// A summary of its machines for people, where it has one.
-    async fn summary(&self) -> Option<Result<String, RunError>> {
-        None
-    }
-    /// Whether jobs may run as another user than the plugin.
-    fn changes_user(&self) -> bool {
-        false
-    }
-    /// What it can take, as a ping tells it, where it knows.
-    async fn offer(&self) -> Option<Result<PingReply, RunError>> {
-        None
-    }
-    /// The beginning of a command that runs where the job runs. One that has a terminal for its streams
-    /// makes it that of a new session.
-    fn inside(&self, id: &str, terminal: bool) -> Result<Command, RunError>;
-    /// Whether commands inside get a terminal there, so that the one here only passes on what comes.
-    fn has_terminals(&self) -> bool {
-        false
-    }
-}
-
-/// A job to submit.
-#[derive(Debug, Clone)]
-pub struct Job {
-    /// Its name: the pod's UID.
-    pub name: String,
-    /// Its script.
-    pub script: PathBuf,
-    /// The pod's folder.
-    pub folder: PathBuf,
-    /// The job that must have begun before.
-    pub after: Option<String>,
-}
-
-/// A job that the batch system knows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobSeen {
-    /// Its id.
-    pub id: String,
-    /// Its name.
-    pub name: String,
-    /// How it is.
-    pub state: JobState,
-}
-
-/// A job that was not submitted, or perhaps was.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SubmitError {
-    /// It was not.
-    #[error("{0}")]
-    Refused(String),
-    /// It may have been.
-    #[error("{0}")]
-    Unclear(String),
-}
 
 /// How to run pods as jobs.
 #[derive(Debug, Clone)]
@@ -149,7 +83,7 @@ pub struct BatchConfig {
 
 /// A [`Runner`] on a batch system.
 pub struct Batch {
-    config: BatchConfig,
+    config: Arc<BatchConfig>,
     system: Arc<dyn BatchSystem>,
     records: Records,
     pods: Mutex<HashMap<String, Arc<Pod>>>,
@@ -160,7 +94,21 @@ pub struct Batch {
     /// Asks for a look at the queue before its time.
     ask: Notify,
     changes: broadcast::Sender<String>,
+    /// What is to be finished, and word that there is more of it.
+    owed: Mutex<Vec<Owed>>,
+    owing: Notify,
     stop: CancellationToken,
+}
+
+/// Does what waits for a file system beside all else: the data root is shared with jobs, and such a file system may
+/// stand still for as long as its server does.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        // The process ends: nobody waits for what comes.
+        Err(_) => std::future::pending().await,
+    }
 }
 
 impl Batch {
@@ -178,7 +126,9 @@ impl Batch {
             queue: Mutex::default(),
             offer: Mutex::default(),
             ask: Notify::new(),
-            config,
+            owed: Mutex::default(),
+            owing: Notify::new(),
+            config: Arc::new(config),
             system,
             records,
             changes,
@@ -190,10 +140,11 @@ impl Batch {
             let pod = batch.take_in(found);
             tracing::info!(pod = %pod.id, deleted, "Took up a pod.");
             if deleted || !pod.is_sent() {
-                unfinished.push((pod, deleted));
+                unfinished.push(Owed { pod, deleted });
             }
         }
-        tokio::spawn(Arc::clone(&batch).finish(unfinished));
+        batch.owe(unfinished);
+        tokio::spawn(Arc::clone(&batch).finish());
         tokio::spawn(Arc::clone(&batch).watch_queue());
         tokio::spawn(Arc::clone(&batch).watch_files());
         tokio::spawn(Arc::clone(&batch).watch_offer());
@@ -202,6 +153,10 @@ impl Batch {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Pod>>> {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn all(&self) -> Vec<Arc<Pod>> {
+        self.lock().values().cloned().collect()
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -222,71 +177,46 @@ impl Batch {
         let mut jobs: Vec<Option<String>> =
             ids.split(',').map(|id| (!id.is_empty()).then(|| id.to_owned())).collect();
         jobs.resize(count + 1, None);
-        let inner = Inner {
-            known: Arc::new(found.known),
-            jobs,
-            missing: 0,
-            over: Vec::new(),
-            told: String::new(),
-            address: None,
-        };
+        let inner = Inner::new(found.known, jobs);
         let pod =
             Arc::new(Pod { id: inner.known.id().clone(), folder: found.folder, inner: Mutex::new(inner) });
         self.lock().insert(pod.id.uid.clone(), Arc::clone(&pod));
         pod
     }
 
-    fn status_of(&self, pod: &Pod) -> PodStatus {
-        let known = pod.known();
-        let plan = &known.plan;
-        let mut turn = Turn::Now;
-        let mut room = MESSAGES_LIMIT;
-        let mut statuses = Vec::new();
-        for (at, container) in plan.all().enumerate() {
-            let mut marks = pod.marks(container, at < plan.init.len());
-            let share = pod.share_of(container);
-            let view = self.view(pod, share);
-            if marks.ended.is_none() && view.is_over() {
-                marks.said = pod.last_words(share);
-            }
-            for text in [&mut marks.message, &mut marks.said] {
-                text.truncate(text.floor_char_boundary(room));
-                room -= text.len();
-            }
-            let state = container_state(&marks, &view, turn);
-            if at < plan.init.len() {
-                // A status is the last word: restarts happen before it is written.
-                let code = marks.ended.map(|(code, _)| i64::from(code));
-                turn = turn.after_init(container, marks.started.is_some(), code, Restart::Never);
-            }
-            statuses.push(status_of_container(container, state, &marks, pod.job_of(share).as_deref()));
-        }
-        let containers = statuses.split_off(plan.init.len());
-        PodStatus {
-            name: pod.id.name.clone(),
-            uid: pod.id.uid.clone(),
-            namespace: pod.id.namespace.clone(),
-            jid: pod.job_ids(),
-            containers,
-            init_containers: statuses,
-            pod_ip: pod.address().map(|address| address.to_string()).unwrap_or_default(),
-            stale_seconds: self
-                .queue()
-                .failing
-                .as_ref()
-                .map_or(0, |(since, _)| since.elapsed().as_secs().max(1)),
-        }
+    async fn is_deleted(&self, uid: &str) -> bool {
+        let (records, uid) = (self.records.clone(), uid.to_owned());
+        aside(move || records.is_deleted(&uid)).await
+    }
+
+    async fn mark_deleted(&self, uid: &str) -> Result<(), RunError> {
+        let (records, uid) = (self.records.clone(), uid.to_owned());
+        aside(move || records.mark_deleted(&uid)).await
+    }
+
+    async fn forget(&self, pod: &Pod) -> Result<(), RunError> {
+        let (records, known) = (self.records.clone(), pod.known());
+        aside(move || records.forget(&known)).await
     }
 
     /// Ends the job and removes the pod's folder.
-    async fn remove(&self, pod: &Pod, grace: Option<Duration>) -> Result<(), RunError> {
-        let grace = grace.unwrap_or(pod.known().plan.grace).min(self.config.script.kill_wait);
-        if !pod.is_over() {
+    async fn remove(&self, pod: &Arc<Pod>, grace: Option<Duration>) -> Result<(), RunError> {
+        let known = pod.known();
+        let grace = grace.unwrap_or(known.plan.grace).min(self.config.script.kill_wait);
+        let (of, other) = (Arc::clone(pod), self.other_user(&known.plan));
+        let over = aside(move || {
+            if of.is_over() {
+                return true;
+            }
             // The script kills what has not ended by then, so that it can still clean up itself.
             let seconds = format!("{}\n", grace.as_secs());
-            if let Err(error) = self.write_for_job(pod, GRACE, seconds.as_bytes(), 0o600) {
-                tracing::warn!(pod = %pod.id, error = %error, "The job is not told how long it has.");
+            let wrote = other.and_then(|other| write_for(&of, other, GRACE, seconds.as_bytes(), 0o600));
+            if let Err(error) = wrote {
+                tracing::warn!(pod = %of.id, error = %error, "The job is not told how long it has.");
             }
+            false
+        });
+        if !over.await {
             let mut ended = true;
             for share in pod.shares() {
                 let id = pod.job_of(share).filter(|id| id != "0");
@@ -297,7 +227,7 @@ impl Batch {
             }
         }
         // Without its folder a job that comes late ends before it does anything.
-        self.records.forget(&pod.known())?;
+        self.forget(pod).await?;
         self.lock().remove(&pod.id.uid);
         let _ = self.changes.send(pod.id.uid.clone());
         tracing::info!(pod = %pod.id, "Removed a pod.");
@@ -305,13 +235,15 @@ impl Batch {
     }
 
     /// Waits until nothing of the pod runs any more, and says whether that is so.
-    async fn wait_for_end(&self, pod: &Pod, at_most: Duration) -> bool {
+    async fn wait_for_end(&self, pod: &Arc<Pod>, at_most: Duration) -> bool {
         let late = tokio::time::Instant::now() + at_most;
         self.ask.notify_one();
         loop {
+            let left: Vec<Share> = pod.shares().filter(|share| !self.view(pod, *share).is_over()).collect();
+            let of = Arc::clone(pod);
             // A job that has not begun finds no folder when it does.
-            let quiet = |share: Share| !pod.has_begun(share) || self.view(pod, share).is_over();
-            if pod.is_over() || pod.shares().all(quiet) {
+            let quiet = aside(move || of.is_over() || !left.into_iter().any(|share| of.has_begun(share)));
+            if quiet.await {
                 return true;
             }
             if tokio::time::Instant::now() >= late {
@@ -332,60 +264,7 @@ impl Batch {
 
     /// Writes a file that the pod's job reads.
     fn write_for_job(&self, pod: &Pod, name: &str, content: &[u8], mode: u32) -> Result<(), RunError> {
-        let other = self.other_user(&pod.known().plan)?;
-        let wrote = pod.folder.write(name, content, mode);
-        wrote
-            .and_then(|()| other.map_or(Ok(()), |user| pod.folder.give(name, user)))
-            .map_err(RunError::folder("write a file of the pod"))
-    }
-
-    /// Writes the pod's record, files and script.
-    fn prepare(&self, known: Known) -> Result<Found, RunError> {
-        let shares: Vec<Share> = match known.plan.containers.len() {
-            count if self.config.per_container => (0..count).map(Share::One).collect(),
-            _ => vec![Share::Whole],
-        };
-        let options = |share: Share| {
-            flags(&share.part(&known.plan), &known.plan, &self.config.flags, &self.config.policy)
-        };
-        // Before anything is written: what is refused leaves nothing behind.
-        shares.iter().try_for_each(|share| options(*share).map(drop))?;
-        let folder = self.records.folder(&known)?;
-        let write = || -> Result<(), RunError> {
-            let mut laid = Plan::clone(&known.plan);
-            if !self.config.script.shared {
-                // Carried in the script instead.
-                laid.volumes.clear();
-                laid.init
-                    .iter_mut()
-                    .chain(&mut laid.containers)
-                    .for_each(|container| container.mounts.clear());
-            }
-            lay_out(&folder, &laid).map_err(RunError::folder("write the pod's files"))?;
-            if !self.config.script.shared && script::follows(&known.plan) {
-                let wrote = folder.write(FILES_VERSION, b"0\n", 0o600);
-                wrote.map_err(RunError::folder("write the pod's files"))?;
-            }
-            // The first one last: the number of scripts is the number of jobs.
-            for &share in shares.iter().rev() {
-                let (config, path) = (&self.config.script, folder.path());
-                let text = script::share(&known.plan, config, path, &options(share)?, share)?;
-                folder
-                    .write(&format!("{}.sh", share.stem()), text.as_bytes(), 0o700)
-                    .map_err(RunError::folder("write the job's script"))?;
-            }
-            if let Some(user) = self.other_user(&known.plan)? {
-                folder.give_all(user).map_err(RunError::folder(format!("give its files to user {user}")))?;
-            }
-            self.records.save(&folder, &known, &HashMap::new())
-        };
-        match write() {
-            Ok(()) => Ok(Found { known, folder, generations: HashMap::new(), deleted: false }),
-            Err(error) => {
-                let _ = self.records.forget(&known);
-                Err(error)
-            }
-        }
+        write_for(pod, self.other_user(&pod.known().plan)?, name, content, mode)
     }
 }
 
@@ -395,22 +274,34 @@ impl Runner for Batch {
         let plan = plan(&retrieved, &self.config.policy)?;
         let uid = plan.id.uid.clone();
         let _turn = self.intake.lock().await;
-        if self.records.is_deleted(&uid) {
+        if self.is_deleted(&uid).await {
             return Err(RunError::Gone(uid));
         }
-        let reply = |job: String| CreateReply { pod_uid: uid.clone(), pod_jid: job };
-        if let Ok(pod) = self.pod(&uid) {
+        let reply = |pod: &Pod| {
             let job = pod.job_ids();
-            return Ok(reply(if job.is_empty() { "submitting".into() } else { job }));
+            let pod_jid = if job.is_empty() { "submitting".into() } else { job };
+            Ok(CreateReply { pod_uid: uid.clone(), pod_jid })
+        };
+        if let Ok(pod) = self.pod(&uid) {
+            return reply(&pod);
         }
-        let pod = self.take_in(self.prepare(Known { retrieved, plan })?);
-        if let Err(error) = self.submit(&pod).await {
-            // A job that comes to light later finds no folder and ends at once.
-            self.lock().remove(&uid);
-            self.records.forget(&pod.known())?;
-            return Err(error);
+        let other = self.other_user(&plan)?;
+        let (config, records) = (Arc::clone(&self.config), self.records.clone());
+        let known = Known { retrieved, plan };
+        let pod = self.take_in(aside(move || prepare(&config, &records, other, known)).await?);
+        let submission = Submission::of(self, &pod);
+        match self.submit(&pod).await {
+            Ok(true) => submission.over(),
+            // It is recorded, and is finished later.
+            Ok(false) => drop(submission),
+            Err(error) => {
+                submission.over();
+                self.lock().remove(&uid);
+                self.forget(&pod).await?;
+                return Err(error);
+            }
         }
-        Ok(reply(pod.job_ids()))
+        reply(&pod)
     }
 
     async fn status(&self, uids: &[String]) -> Result<Vec<PodStatus>, RunError> {
@@ -418,13 +309,13 @@ impl Runner for Batch {
             let pods = self.lock();
             uids.iter().filter_map(|uid| pods.get(uid).cloned()).collect()
         };
-        Ok(pods.iter().map(|pod| self.status_of(pod)).collect())
+        Ok(self.statuses(pods).await)
     }
 
     async fn list(&self) -> Result<Vec<PodStatus>, RunError> {
-        let mut pods: Vec<Arc<Pod>> = self.lock().values().cloned().collect();
+        let mut pods = self.all();
         pods.sort_by(|a, b| a.id.cmp(&b.id));
-        Ok(pods.iter().map(|pod| self.status_of(pod)).collect())
+        Ok(self.statuses(pods).await)
     }
 
     async fn logs(&self, request: LogRequest) -> Result<LogStream, RunError> {
@@ -487,9 +378,9 @@ impl Runner for Batch {
         let pod = {
             let _turn = self.intake.lock().await;
             let Ok(pod) = self.pod(uid) else {
-                return if is_uid(uid) { self.records.mark_deleted(uid) } else { Ok(()) };
+                return if is_uid(uid) { self.mark_deleted(uid).await } else { Ok(()) };
             };
-            self.records.mark_deleted(uid)?;
+            self.mark_deleted(uid).await?;
             pod
         };
         // Others may begin while it ends; itself it cannot, once it is marked.
@@ -500,33 +391,9 @@ impl Runner for Batch {
         let new = plan(&retrieved, &self.config.policy)?;
         let pod = self.pod(&new.id.uid)?;
         self.end_changed(&pod, &new).await?;
-        let failed = || RunError::folder("rewrite the pod's files");
-        if pod.folder.has(FILES_VERSION) {
-            // The job looks for a new version, now or when it begins.
-            let text = script::files_script(&new);
-            self.write_for_job(&pod, FILES, text.as_bytes(), 0o600)?;
-            let version = format!("{}\n", uuid::Uuid::new_v4());
-            self.write_for_job(&pod, FILES_VERSION, version.as_bytes(), 0o600)?;
-        } else if self.config.script.shared {
-            for volume in &new.volumes {
-                lay_out_volume(&pod.folder, volume).map_err(failed())?;
-            }
-            if let (Some(user), true) = (self.other_user(&new)?, script::follows(&new)) {
-                for volume in new.volumes.iter().filter(|volume| matches!(volume.content, Content::Files(_)))
-                {
-                    let folder = pod.folder.enter(volume.folder.as_str());
-                    folder.and_then(|folder| folder.give_all(user)).map_err(failed())?;
-                }
-            }
-        } else if script::follows(&new) {
-            let what = "the job was begun by a version whose scripts do not look for changed files";
-            return Err(RunError::Unsupported(what.into()));
-        }
-        let mut known = Known::clone(&pod.known());
-        known.retrieved.pod.metadata = retrieved.pod.metadata;
-        known.retrieved.containers = retrieved.containers;
-        known.plan.volumes = new.volumes;
-        self.records.save(&pod.folder, &known, &HashMap::new())?;
+        let other = self.other_user(&new)?;
+        let (config, records, of) = (Arc::clone(&self.config), self.records.clone(), Arc::clone(&pod));
+        let known = aside(move || rewrite(&config, &records, other, &of, (retrieved, new))).await?;
         pod.lock().known = Arc::new(known);
         Ok(())
     }
@@ -576,30 +443,5 @@ impl Runner for Batch {
 
     fn changes(&self) -> broadcast::Receiver<String> {
         self.changes.subscribe()
-    }
-}
-
-fn status_of_container(
-    container: &Container,
-    state: ContainerState,
-    marks: &Marks,
-    job: Option<&str>,
-) -> ContainerStatus {
-    let before = marks.before.map(|code| ContainerStateTerminated {
-        exit_code: code,
-        reason: Some(if code == 0 { "Completed" } else { "Error" }.into()),
-        ..Default::default()
-    });
-    ContainerStatus {
-        restart_count: marks.restarts,
-        name: container.name.clone(),
-        image: container.image.clone(),
-        image_id: container.image.clone(),
-        container_id: job.map(|job| format!("job://{job}/{}", container.name)),
-        ready: state.running.is_some(),
-        started: Some(state.running.is_some()),
-        last_state: Some(ContainerState { terminated: before, ..Default::default() }),
-        state: Some(state),
-        ..Default::default()
     }
 }

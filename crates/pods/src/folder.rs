@@ -72,30 +72,49 @@ impl Folder {
 
     /// Writes a file in it at once: readers see the old content or the new one.
     pub fn write(&self, name: &str, content: &[u8], mode: u32) -> io::Result<()> {
+        let (part, _) = self.write_part(name, content, mode)?;
+        Ok(fs::renameat(&self.fd, &part, &self.fd, name)?)
+    }
+
+    /// Writes a file like [`write`](Self::write); the old content or the new one is there after a power failure
+    /// too, and once this returns it is the new one.
+    pub fn keep(&self, name: &str, content: &[u8], mode: u32) -> io::Result<()> {
+        let (part, file) = self.write_part(name, content, mode)?;
+        file.sync_all()?;
+        fs::renameat(&self.fd, &part, &self.fd, name)?;
+        self.sync()
+    }
+
+    /// Waits until the names in it are on the disk.
+    pub fn sync(&self) -> io::Result<()> {
+        Ok(fs::fsync(&self.fd)?)
+    }
+
+    /// Writes what is to become a file, under a name of its own.
+    fn write_part(&self, name: &str, content: &[u8], mode: u32) -> io::Result<(String, File)> {
         let part = format!("..{name}.new");
         match fs::unlinkat(&self.fd, &part, AtFlags::empty()) {
             Ok(()) | Err(rustix::io::Errno::NOENT) => {}
             Err(error) => return Err(error.into()),
         }
-        self.write_new(&part, content, mode)?;
-        fs::renameat(&self.fd, &part, &self.fd, name)?;
-        Ok(())
+        let file = self.write_new(&part, content, mode)?;
+        Ok((part, file))
     }
 
-    fn write_new(&self, name: &str, content: &[u8], mode: u32) -> io::Result<()> {
+    fn write_new(&self, name: &str, content: &[u8], mode: u32) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let fd = fs::openat2(&self.fd, name, flags, Mode::from_raw_mode(0o600), BELOW)?;
         fs::fchmod(&fd, Mode::from_raw_mode(mode))?;
         let mut file = File::from(fd);
         file.write_all(content)?;
-        Ok(())
+        Ok(file)
     }
 
     /// Makes an empty file unless something of that name is there.
     pub fn touch(&self, name: &str, mode: u32) -> io::Result<()> {
         match self.write_new(name, b"", mode) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            other => other,
+            other => other.map(drop),
         }
     }
 

@@ -32,6 +32,21 @@ impl Processes {
     pub fn new(root: PathBuf, bash: String) -> Self {
         Self { root, bash }
     }
+
+    /// The UIDs of pods that have begun, with the ids of their processes.
+    fn ids(&self) -> Result<Vec<(String, String)>, RunError> {
+        let entries = fs::read_dir(&self.root).map_err(RunError::folder("read the data root"))?;
+        let mut ids = Vec::new();
+        for entry in entries.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let Some(uid) = name.get(name.len().saturating_sub(36)..).filter(|uid| is_uid(uid)) else {
+                continue;
+            };
+            let Ok(folder) = Folder::open(&entry.path()) else { continue };
+            ids.extend(running_id(&folder).map(|id| (uid.to_owned(), id)));
+        }
+        Ok(ids)
+    }
 }
 
 #[async_trait]
@@ -61,25 +76,23 @@ impl BatchSystem for Processes {
     }
 
     async fn list(&self) -> Result<Vec<JobSeen>, RunError> {
-        let entries = fs::read_dir(&self.root).map_err(RunError::folder("read the data root"))?;
         let mut jobs = Vec::new();
-        for entry in entries.flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let Some(uid) = name.get(name.len().saturating_sub(36)..).filter(|uid| is_uid(uid)) else {
-                continue;
-            };
-            let Ok(folder) = Folder::open(&entry.path()) else { continue };
-            let Some(id) = running_id(&folder) else { continue };
+        for (uid, id) in self.ids()? {
             let alive = id.split_once('-').and_then(|(pid, _)| pid.parse().ok()).and_then(identity)
                 == Some(id.clone());
             let state = if alive { JobState::Running } else { JobState::Killed(137, "ProcessLost") };
-            jobs.push(JobSeen { id, name: uid.to_owned(), state });
+            jobs.push(JobSeen { id, name: uid, state });
         }
         Ok(jobs)
     }
 
-    async fn cancel(&self, _name: &str, id: Option<&str>, grace: Duration) -> Result<bool, RunError> {
-        let Some(id) = id else { return Ok(true) };
+    async fn cancel(&self, name: &str, id: Option<&str>, grace: Duration) -> Result<bool, RunError> {
+        // The plugin may have died before it noted the id; the script has noted it itself.
+        let found = match id {
+            Some(_) => None,
+            None => self.ids()?.into_iter().find(|(uid, _)| uid == name).map(|(_, id)| id),
+        };
+        let Some(id) = id.or(found.as_deref()) else { return Ok(true) };
         let alive = || {
             id.split_once('-').and_then(|(pid, _)| pid.parse().ok()).and_then(identity).as_deref() == Some(id)
         };

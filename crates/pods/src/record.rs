@@ -7,7 +7,8 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +23,8 @@ const RECORD: &str = "pod.json";
 const GONE: &str = ".gone-";
 /// How long a deleted UID is remembered.
 const REMEMBER: Duration = Duration::from_hours(24);
+/// How often those are looked for whose time is over.
+const SWEEP: Duration = Duration::from_hours(1);
 /// No pod comes near this.
 const MAX_RECORD: u64 = 256 * 1024 * 1024;
 
@@ -29,6 +32,8 @@ const MAX_RECORD: u64 = 256 * 1024 * 1024;
 #[derive(Debug, Clone)]
 pub struct Records {
     root: PathBuf,
+    /// When old marks of deletions were last removed by whoever made a new one.
+    swept: Arc<Mutex<Option<Instant>>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -58,7 +63,7 @@ impl Records {
         let failed = |error| RunError::folder(format!("use the data root {}", root.display()))(error);
         Folder::create(root).and_then(|folder| folder.child(&part(".deleted"), 0o700)).map_err(failed)?;
         let root = root.canonicalize().map_err(failed)?;
-        Ok(Self { root })
+        Ok(Self { root, swept: Arc::default() })
     }
 
     /// Where it is.
@@ -80,8 +85,13 @@ impl Records {
         generations: &HashMap<String, u32>,
     ) -> Result<(), RunError> {
         let record = Record { pod: known.retrieved.clone(), generations: generations.clone() };
-        let text = serde_json::to_vec(&record).map_err(io::Error::from);
-        text.and_then(|text| folder.write(RECORD, &text, 0o600)).map_err(RunError::folder("record the pod"))
+        let keep = || -> io::Result<()> {
+            let text = serde_json::to_vec(&record)?;
+            folder.keep(RECORD, &text, 0o600)?;
+            // The folder itself may be new.
+            Folder::open(&self.root)?.sync()
+        };
+        keep().map_err(RunError::folder("record the pod"))
     }
 
     /// Whether a UID was deleted here.
@@ -91,8 +101,24 @@ impl Records {
 
     /// Remembers that a UID is being deleted.
     pub fn mark_deleted(&self, uid: &str) -> Result<(), RunError> {
-        let mark = Folder::open(&self.root.join(".deleted")).and_then(|folder| folder.touch(uid, 0o600));
-        mark.map_err(RunError::folder("remember the deletion"))
+        let mark = || -> io::Result<()> {
+            let marks = Folder::open(&self.root.join(".deleted"))?;
+            marks.touch(uid, 0o600)?;
+            marks.sync()
+        };
+        mark().map_err(RunError::folder("remember the deletion"))?;
+        let due = {
+            let mut swept = self.swept.lock().unwrap_or_else(PoisonError::into_inner);
+            let due = swept.is_none_or(|at| at.elapsed() > SWEEP);
+            if due {
+                *swept = Some(Instant::now());
+            }
+            due
+        };
+        if due {
+            self.sweep_marks();
+        }
+        Ok(())
     }
 
     /// Removes the folder of a pod.
@@ -157,6 +183,11 @@ impl Records {
                 tracing::warn!(error = %error, "What is left of a removed pod could not be removed.");
             }
         }
+        self.sweep_marks();
+    }
+
+    /// Removes marks of deletions that nobody needs any more.
+    fn sweep_marks(&self) {
         for mark in std::fs::read_dir(self.root.join(".deleted")).into_iter().flatten().flatten() {
             let age =
                 mark.metadata().and_then(|meta| meta.modified()).ok().and_then(|time| time.elapsed().ok());
@@ -164,5 +195,24 @@ impl Records {
                 let _ = std::fs::remove_file(mark.path());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+
+    #[test]
+    fn a_plugin_that_never_restarts_forgets_old_deletions_too() {
+        let root = tempfile::tempdir().unwrap();
+        let records = Records::open(root.path()).unwrap();
+        let (old, new) = (uuid::Uuid::new_v4().to_string(), uuid::Uuid::new_v4().to_string());
+        let mark = std::fs::File::create(root.path().join(".deleted").join(&old)).unwrap();
+        mark.set_modified(SystemTime::now() - 2 * REMEMBER).unwrap();
+        assert!(records.is_deleted(&old));
+        records.mark_deleted(&new).unwrap();
+        assert!(!records.is_deleted(&old) && records.is_deleted(&new));
     }
 }

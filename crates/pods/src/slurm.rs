@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::batch::{BatchSystem, Job, JobSeen, SubmitError, states::job_state};
+use crate::batch::{BatchSystem, Job, JobSeen, SubmitError, is_ours, states::job_state};
 use crate::error::RunError;
 use crate::wire::PingReply;
 
@@ -89,6 +89,10 @@ impl BatchSystem for Slurm {
         if let Some(id) = job_id(&text) {
             return Ok(id);
         }
+        // No connection was made, so nothing was sent.
+        if complaint.contains("(connect failure)") {
+            return Err(SubmitError::Away(complaint));
+        }
         // The controller may have taken the job although the answer was lost.
         let lost =
             ["timed out", "Unable to contact", "onnection", "ommunication", "Zero Bytes", "temporarily"];
@@ -115,10 +119,9 @@ impl BatchSystem for Slurm {
         })
     }
 
-    async fn cancel(&self, name: &str, id: Option<&str>, _grace: Duration) -> Result<bool, RunError> {
-        let by_name = format!("--name={name}");
-        let word = id.unwrap_or(&by_name);
-        let output = self.run(&self.config.scancel, &["--quiet", word]).await?;
+    async fn cancel(&self, name: &str, _id: Option<&str>, _grace: Duration) -> Result<bool, RunError> {
+        // By name: after a lost answer there may be more jobs than the one whose id is known.
+        let output = self.run(&self.config.scancel, &["--quiet", &format!("--name={name}")]).await?;
         let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         // A job that has ended, or is forgotten, is cancelled already.
         let over =
@@ -178,28 +181,40 @@ fn job_id(text: &str) -> Option<String> {
     (!id.is_empty() && id.bytes().all(|b| b.is_ascii_digit())).then(|| id.to_owned())
 }
 
-/// The jobs in squeue's answer; the first line that is none is given back.
+/// The jobs in squeue's answer. Lines of others' jobs may be odd, as their names and reasons are; where not one line
+/// makes sense the first is given back.
 pub(crate) fn parse_jobs(text: &str) -> Result<Vec<JobSeen>, String> {
-    let mut jobs = Vec::new();
+    let (mut jobs, mut odd) = (Vec::new(), None);
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
-        let fields: Vec<&str> = line.split('|').map(str::trim).collect();
-        // A name of somebody else's job may hold bars; ours never do.
-        let [id, middle @ .., state, raw, reason, ""] = fields.as_slice() else {
-            return Err(line.to_owned());
-        };
-        let raw = raw.parse::<i32>().map_err(|_| line.to_owned())?;
-        let state_word =
-            !state.is_empty() && state.len() <= 4 && state.bytes().all(|b| b.is_ascii_uppercase());
-        if !id.starts_with(|c: char| c.is_ascii_digit()) || !state_word || middle.is_empty() {
-            return Err(line.to_owned());
+        match parse_job(line) {
+            Some(job) => jobs.push(job),
+            None => odd = odd.or(Some(line)),
         }
-        jobs.push(JobSeen {
-            id: (*id).to_owned(),
-            name: middle.join("|"),
-            state: job_state(state, raw, reason),
-        });
     }
-    Ok(jobs)
+    match odd {
+        Some(line) if jobs.is_empty() => Err(line.to_owned()),
+        _ => Ok(jobs),
+    }
+}
+
+fn parse_job(line: &str) -> Option<JobSeen> {
+    let fields: Vec<&str> = line.split('|').map(str::trim).collect();
+    let (id, name, state, raw, reason) = match fields.as_slice() {
+        // Our names hold no bars; what follows one of them is read from there.
+        [id, name, state, raw, reason @ .., ""] if is_ours(name) && !reason.is_empty() => {
+            (id, (*name).to_owned(), state, raw, reason.join("|"))
+        }
+        // A name of somebody else's job may hold bars.
+        [id, middle @ .., state, raw, reason, ""] if !middle.is_empty() => {
+            (id, middle.join("|"), state, raw, (*reason).to_owned())
+        }
+        _ => return None,
+    };
+    let state_word = !state.is_empty() && state.len() <= 4 && state.bytes().all(|b| b.is_ascii_uppercase());
+    if !id.starts_with(|c: char| c.is_ascii_digit()) || !state_word {
+        return None;
+    }
+    Some(JobSeen { id: (*id).to_owned(), name, state: job_state(state, raw.parse().ok()?, &reason) })
 }
 
 #[cfg(test)]
@@ -222,6 +237,16 @@ mod tests {
         assert_eq!(job_id("4\n").as_deref(), Some("4"));
         assert_eq!(job_id("warning\n4;cluster\n").as_deref(), Some("4"));
         assert_eq!(job_id("Submitted batch job 4"), None);
+    }
+
+    #[test]
+    fn odd_lines_of_others_hide_no_job_of_ours() {
+        let uid = "cf9e6237-0c5f-47c2-a6d8-912b12f93a20";
+        let text = format!("7|two\nlines|R|0|None|\n2|{uid}|PD|0|Nodes|required|for job|\n8|x|R|0|a|b|\n");
+        let jobs = parse_jobs(&text).unwrap();
+        let ours: Vec<&JobSeen> = jobs.iter().filter(|job| job.name == uid).collect();
+        let state = JobState::Pending("Nodes|required|for job".into());
+        assert_eq!(ours, [&JobSeen { id: "2".into(), name: uid.into(), state }]);
     }
 
     #[test]

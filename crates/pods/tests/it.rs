@@ -24,4 +24,5 @@ mod it {
     mod script;
     mod slurm;
     mod terminal;
+    mod uncertain;
 }

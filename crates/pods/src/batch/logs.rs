@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 
+use super::aside;
 use super::pod::Pod;
 use super::script::Share;
 use crate::docker::limited;
@@ -66,36 +67,47 @@ pub(super) fn read(source: Source, options: LogOptions) -> LogStream {
     let skip_to_tail = (options.tail > 0).then(|| usize::try_from(options.tail).unwrap_or(usize::MAX));
     let reading = Reading { source, file: None, follow: options.follow, skip_to_tail, since };
     let log = stream::try_unfold(reading, |mut reading| async move {
-        let piece = reading.next().await.map_err(RunError::folder("read a log"))?;
-        Ok(piece.map(|piece| (piece, reading)))
+        loop {
+            let looked = aside(move || (reading.look(), reading)).await;
+            reading = looked.1;
+            match looked.0.map_err(RunError::folder("read a log"))? {
+                Look::Piece(piece) => return Ok(Some((piece, reading))),
+                Look::End => return Ok(None),
+                Look::Later => tokio::time::sleep(LOOK).await,
+            }
+        }
     });
     if options.bytes == 0 { log.boxed() } else { limited(log.boxed(), options.bytes) }
 }
 
+/// What a look at a log finds.
+enum Look {
+    Piece(Bytes),
+    /// Nothing more comes.
+    End,
+    /// Nothing is there yet.
+    Later,
+}
+
 impl Reading {
-    async fn next(&mut self) -> std::io::Result<Option<Bytes>> {
-        loop {
-            // Looked at first: what is written before the end is still read after it.
-            let ended = self.source.ended();
-            if self.file.is_none() {
-                self.file = self.source.file(ended);
-                if let Some(file) = &mut self.file {
-                    begin(file, self.skip_to_tail, self.since)?;
-                }
-            }
+    fn look(&mut self) -> std::io::Result<Look> {
+        // Looked at first: what is written before the end is still read after it.
+        let ended = self.source.ended();
+        if self.file.is_none() {
+            self.file = self.source.file(ended);
             if let Some(file) = &mut self.file {
-                let mut buffer = vec![0; CHUNK];
-                let count = file.read(&mut buffer)?;
-                if count > 0 {
-                    buffer.truncate(count);
-                    return Ok(Some(buffer.into()));
-                }
+                begin(file, self.skip_to_tail, self.since)?;
             }
-            if !self.follow || ended {
-                return Ok(None);
-            }
-            tokio::time::sleep(LOOK).await;
         }
+        if let Some(file) = &mut self.file {
+            let mut buffer = vec![0; CHUNK];
+            let count = file.read(&mut buffer)?;
+            if count > 0 {
+                buffer.truncate(count);
+                return Ok(Look::Piece(buffer.into()));
+            }
+        }
+        Ok(if !self.follow || ended { Look::End } else { Look::Later })
     }
 }
 

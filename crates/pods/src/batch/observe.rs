@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::pod::Pod;
 use super::script::Share;
-use super::states::{JobState, JobView};
-use super::{Batch, JobSeen};
+use super::states::JobView;
+use super::system::{JobSeen, believed};
+use super::{Batch, aside};
 use crate::wire::is_uid;
 
 /// How often files of running pods are looked at for those who watch.
@@ -28,7 +29,9 @@ impl Batch {
     /// Looks at the queue as long as something in it matters, never more often than allowed.
     pub(super) async fn watch_queue(self: Arc<Self>) {
         loop {
-            if self.lock().values().any(|pod| !pod.job_ids().is_empty() && !pod.is_over()) {
+            let mut pods = self.all();
+            pods.retain(|pod| !pod.job_ids().is_empty());
+            if aside(move || pods.iter().any(|pod| !pod.is_over())).await {
                 self.look_at_queue().await;
             }
             let early = async {
@@ -53,22 +56,24 @@ impl Batch {
     async fn look_at_queue(&self) {
         match self.system.list().await {
             Ok(jobs) => {
-                let mut by_name: HashMap<String, JobSeen> = HashMap::new();
-                for job in jobs.into_iter().filter(|job| is_ours(&job.name)) {
-                    by_name.insert(job.name.clone(), job);
-                }
-                for pod in self.lock().values() {
-                    let (mut there, sent) = (pod.shares(), pod.is_sent());
-                    let there = there.all(|share| by_name.contains_key(&share.job_name(&pod.id.uid)));
-                    let shares: Vec<Share> = pod.shares().collect();
-                    let mut inner = pod.lock();
-                    inner.missing = if there || !sent { 0 } else { inner.missing.saturating_add(1) };
-                    let missing = inner.missing >= MISSING;
-                    let over = |share: &Share| match by_name.get(&share.job_name(&pod.id.uid)) {
-                        Some(job) => matches!(job.state, JobState::Ended(_) | JobState::Killed(..)),
-                        None => missing,
-                    };
-                    inner.over = shares.into_iter().filter(over).map(Share::place).collect();
+                let pods = self.all();
+                let by_name = {
+                    let pods = pods.clone();
+                    aside(move || by_name(&pods, jobs)).await
+                };
+                for pod in &pods {
+                    for share in pod.shares() {
+                        let (noted, seen) = (pod.job_of(share), by_name.get(&share.job_name(&pod.id.uid)));
+                        if let (Some(noted), Some(job)) = (noted, seen)
+                            && noted != job.id
+                        {
+                            tracing::info!(pod = %pod.id, noted, job = job.id, "Another job runs the pod.");
+                            if let Err(error) = self.note_job(pod, share, &job.id).await {
+                                tracing::warn!(pod = %pod.id, error = %error, "It could not be noted.");
+                            }
+                        }
+                    }
+                    take_look(pod, &by_name);
                 }
                 let mut queue = self.queue();
                 if queue.failing.take().is_some() {
@@ -124,9 +129,10 @@ impl Batch {
             if self.changes.receiver_count() == 0 {
                 continue;
             }
-            let pods: Vec<Arc<Pod>> = self.lock().values().cloned().collect();
-            for pod in pods {
-                let words = serde_json::to_string(&self.status_of(&pod)).unwrap_or_default();
+            let pods = self.all();
+            let states = self.statuses(pods.clone()).await;
+            for (pod, state) in pods.into_iter().zip(states) {
+                let words = serde_json::to_string(&state).unwrap_or_default();
                 let changed = pod.lock().told != words;
                 if changed {
                     pod.lock().told = words;
@@ -139,7 +145,7 @@ impl Batch {
     pub(super) fn view(&self, pod: &Pod, share: Share) -> JobView {
         let queue = self.queue();
         if pod.job_of(share).is_none() {
-            return JobView::Unsent;
+            return JobView::Unsent(pod.lock().trouble.clone());
         }
         match queue.jobs.get(&share.job_name(&pod.id.uid)) {
             Some(job) => JobView::Seen(job.state.clone()),
@@ -149,8 +155,40 @@ impl Batch {
     }
 }
 
+/// For each name that we give the one job that counts.
+fn by_name(pods: &[Arc<Pod>], jobs: Vec<JobSeen>) -> HashMap<String, JobSeen> {
+    let mut all: HashMap<String, Vec<JobSeen>> = HashMap::new();
+    for job in jobs.into_iter().filter(|job| is_ours(&job.name)) {
+        all.entry(job.name.clone()).or_default().push(job);
+    }
+    let mut chosen = HashMap::new();
+    for pod in pods {
+        for share in pod.shares() {
+            let Some((name, jobs)) = all.remove_entry(&share.job_name(&pod.id.uid)) else { continue };
+            let noted = pod.job_of(share);
+            // Nearly always there is one, and it is the one that was submitted: no file is read for that.
+            let alone = jobs.len() == 1 && jobs.first().map(|job| &job.id) == noted.as_ref();
+            let claimed = if alone { None } else { pod.claimed(share) };
+            let job = believed(&jobs, claimed.as_deref(), noted.as_deref());
+            chosen.extend(job.map(|job| (name, job.clone())));
+        }
+    }
+    chosen
+}
+
+fn take_look(pod: &Pod, by_name: &HashMap<String, JobSeen>) {
+    let (shares, sent): (Vec<Share>, bool) = (pod.shares().collect(), pod.is_sent());
+    let seen = |share: &Share| by_name.get(&share.job_name(&pod.id.uid));
+    let there = shares.iter().all(|share| seen(share).is_some());
+    let mut inner = pod.lock();
+    inner.missing = if there || !sent { 0 } else { inner.missing.saturating_add(1) };
+    let missing = inner.missing >= MISSING;
+    let over = |share: &Share| seen(share).map_or(missing, |job| job.state.is_over());
+    inner.over = shares.iter().filter(|share| over(share)).map(|share| share.place()).collect();
+}
+
 /// Whether a job's name is one that we give: a UID, perhaps with a number.
-fn is_ours(name: &str) -> bool {
+pub(crate) fn is_ours(name: &str) -> bool {
     let (uid, number) = name.split_once('.').unwrap_or((name, "0"));
     is_uid(uid) && number.parse::<u16>().is_ok()
 }

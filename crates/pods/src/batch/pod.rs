@@ -37,6 +37,15 @@ pub(super) struct Inner {
     pub(super) told: String,
     /// The address of the machine that its first job runs on, once the job has told it.
     pub(super) address: Option<IpAddr>,
+    /// Why it is not submitted yet, where that is known.
+    pub(super) trouble: String,
+}
+
+impl Inner {
+    pub(super) fn new(known: Known, jobs: Vec<Option<String>>) -> Self {
+        let (told, trouble) = (String::new(), String::new());
+        Self { known: Arc::new(known), jobs, missing: 0, over: Vec::new(), told, address: None, trouble }
+    }
 }
 
 impl Known {
@@ -88,13 +97,15 @@ impl Pod {
 
     /// The address of the machine that its first job runs on, as the job tells it. Loopback is nobody's.
     pub(super) fn address(&self) -> Option<IpAddr> {
-        let mut inner = self.lock();
-        if inner.address.is_none() {
-            let told = self.folder.text(&format!("{}.address", Share::Whole.stem()));
-            let told = told.and_then(|text| text.parse::<IpAddr>().ok());
-            inner.address = told.filter(|address| !address.is_loopback() && !address.is_unspecified());
+        let noted = self.lock().address;
+        if noted.is_some() {
+            return noted;
         }
-        inner.address
+        let told = self.folder.text(&format!("{}.address", Share::Whole.stem()));
+        let told = told.and_then(|text| text.parse::<IpAddr>().ok());
+        let told = told.filter(|address| !address.is_loopback() && !address.is_unspecified());
+        self.lock().address = told;
+        told
     }
 
     /// Whether all jobs have been submitted.
@@ -149,6 +160,11 @@ impl Pod {
     /// Whether a job has begun its work.
     pub(super) fn has_begun(&self, share: Share) -> bool {
         self.folder.has(&format!("{}.lock", share.stem()))
+    }
+
+    /// The id of the job that has begun its work, as it noted it itself.
+    pub(super) fn claimed(&self, share: Share) -> Option<String> {
+        self.folder.text(&format!("{}.lock/id", share.stem())).filter(|id| !id.is_empty())
     }
 
     /// Whether all containers have left their last word.

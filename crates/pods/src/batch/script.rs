@@ -39,7 +39,7 @@ t_claim() {
     [ ! -d "${T_DIR%/*}/.deleted" ] || exit 75
     exit 76
   fi
-  mkdir -- "$T_DIR/$T_JOB.lock" 2>/dev/null && return
+  mkdir -- "$T_DIR/$T_JOB.lock" 2>/dev/null && { printf '%s\n' "$SLURM_JOB_ID" >"$T_DIR/$T_JOB.lock/id"; return; }
   [ ! -d "$T_DIR/$T_JOB.lock" ] || exit 75
   t_fail "the pod's folder $T_DIR cannot be written on this machine"
 }

@@ -41,6 +41,13 @@ pub enum JobState {
     Odd(String),
 }
 
+impl JobState {
+    /// Whether it has ended.
+    pub fn is_over(&self) -> bool {
+        matches!(self, Self::Ended(_) | Self::Killed(..))
+    }
+}
+
 /// Reads Slurm's compact state, raw wait status and reason.
 pub fn job_state(compact: &str, raw: i32, reason: &str) -> JobState {
     match compact {
@@ -97,8 +104,8 @@ pub struct Marks {
 /// What is known of the job of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobView {
-    /// It was not submitted yet.
-    Unsent,
+    /// It was not submitted yet, and why, where that is known.
+    Unsent(String),
     /// The batch system says so.
     Seen(JobState),
     /// The batch system does not know it any more.
@@ -110,7 +117,11 @@ pub enum JobView {
 impl JobView {
     /// Whether it has ended, as far as is known.
     pub fn is_over(&self) -> bool {
-        matches!(self, Self::Forgotten | Self::Seen(JobState::Ended(_) | JobState::Killed(..)))
+        match self {
+            Self::Seen(state) => state.is_over(),
+            Self::Forgotten => true,
+            Self::Unsent(_) | Self::Unknown => false,
+        }
     }
 }
 
@@ -156,7 +167,8 @@ pub fn container_state(marks: &Marks, job: &JobView, turn: Turn) -> ContainerSta
         if marks.said.is_empty() { what.to_owned() } else { format!("{what}: {}", marks.said) }
     };
     match job {
-        JobView::Unsent => waiting("ContainerCreating", "the job is being submitted"),
+        JobView::Unsent(why) if why.is_empty() => waiting("ContainerCreating", "the job is being submitted"),
+        JobView::Unsent(why) => waiting("ContainerCreating", &format!("the job is not submitted yet: {why}")),
         JobView::Unknown | JobView::Seen(JobState::Running | JobState::Odd(_)) => running(),
         // The job has begun, whatever an older look says.
         JobView::Seen(JobState::Pending(_)) if marks.started.is_some() => running(),
@@ -231,14 +243,14 @@ mod tests {
         ) {
             let now = SystemTime::UNIX_EPOCH;
             let marks = Marks { started: started.then_some(now), ended: code.map(|code| (code, now)), ..Default::default() };
-            let view = match known { 0 => JobView::Unsent, 1 => JobView::Forgotten, 2 => JobView::Unknown,
+            let view = match known { 0 => JobView::Unsent(String::new()), 1 => JobView::Forgotten, 2 => JobView::Unknown,
                 _ => JobView::Seen(job_state(compact, raw, "why")) };
             let state = container_state(&marks, &view, if early { Turn::Later } else { Turn::Now });
             let count = [state.waiting.is_some(), state.running.is_some(), state.terminated.is_some()];
             prop_assert_eq!(count.into_iter().filter(|x| *x).count(), 1);
             if let Some(code) = code {
                 prop_assert_eq!(state.terminated.unwrap().exit_code, code);
-            } else if matches!(view, JobView::Unknown | JobView::Unsent) {
+            } else if matches!(view, JobView::Unknown | JobView::Unsent(_)) {
                 prop_assert!(state.terminated.is_none(), "not knowing is not failing");
             }
         }

@@ -1,103 +1,221 @@
 //! The jobs of a pod: one, or one for each container; each submitted once, whatever is cut off.
+//!
+//! A pod whose jobs are not all known to be submitted is *owed*, as is the removal of one that a crash cut off.
+//! What is owed is tried again until it is done, and none waits for another.
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use futures::future::join_all;
 
 use super::pod::Pod;
 use super::script::Share;
-use super::{Batch, JOB_ID, Job, SubmitError};
+use super::system::{JobSeen, believed};
+use super::{Batch, JOB_ID, Job, SubmitError, aside};
 use crate::error::RunError;
 
+/// How soon what is owed is tried again, at first and at last.
+const SOON: Duration = Duration::from_millis(500);
+const LATE: Duration = Duration::from_secs(30);
+/// How many of them are tried at once: each is a program or two.
+const AT_ONCE: usize = 4;
+
+/// A pod with whom something is to be finished.
+pub(super) struct Owed {
+    pub(super) pod: Arc<Pod>,
+    /// Whether it is to go, rather than to be submitted.
+    pub(super) deleted: bool,
+}
+
+/// A pod that is being submitted. Unless that is known to be over it is owed, also where the caller leaves.
+pub(super) struct Submission<'a> {
+    batch: &'a Batch,
+    pod: Option<Arc<Pod>>,
+}
+
+impl<'a> Submission<'a> {
+    pub(super) fn of(batch: &'a Batch, pod: &Arc<Pod>) -> Self {
+        Self { batch, pod: Some(Arc::clone(pod)) }
+    }
+
+    /// It is known what became of it.
+    pub(super) fn over(mut self) {
+        self.pod = None;
+    }
+}
+
+impl Drop for Submission<'_> {
+    fn drop(&mut self) {
+        if let Some(pod) = self.pod.take() {
+            self.batch.owe([Owed { pod, deleted: false }]);
+        }
+    }
+}
+
 impl Batch {
-    /// Finishes what a crash cut off: submissions without an id, and removals.
-    pub(super) async fn finish(self: Arc<Self>, unfinished: Vec<(Arc<Pod>, bool)>) {
-        for (pod, deleted) in unfinished {
-            let mut wait = Duration::from_millis(500);
-            loop {
-                let done = if deleted {
-                    self.remove(&pod, None).await
+    fn owed(&self) -> MutexGuard<'_, Vec<Owed>> {
+        self.owed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has something finished later.
+    pub(super) fn owe(&self, more: impl IntoIterator<Item = Owed>) {
+        self.owed().extend(more);
+        self.owing.notify_one();
+    }
+
+    /// Finishes what is owed, as long as the plugin runs.
+    pub(super) async fn finish(self: Arc<Self>) {
+        let mut wait = SOON;
+        loop {
+            let round = std::mem::take(&mut *self.owed());
+            let left = self.finish_some(round).await;
+            let pause = async {
+                if left.is_empty() {
+                    self.owing.notified().await;
+                    wait = SOON;
                 } else {
-                    let turn = self.intake.lock().await;
-                    if self.records.is_deleted(&pod.id.uid) {
-                        // Somebody removes it right now.
-                        break;
-                    }
-                    let done = self.settle(&pod).await;
-                    drop(turn);
-                    done
-                };
-                match done {
-                    Ok(()) => break,
-                    Err(error) => tracing::warn!(pod = %pod.id, error = %error, "A pod waits."),
+                    tokio::time::sleep(wait).await;
+                    wait = (wait * 2).min(LATE);
                 }
-                tokio::select! {
-                    () = self.stop.cancelled() => return,
-                    () = tokio::time::sleep(wait) => wait = (wait * 2).min(Duration::from_secs(30)),
-                }
+            };
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = pause => {}
             }
+            self.owed().extend(left);
         }
     }
 
+    /// Tries each once, and gives back what is not done.
+    async fn finish_some(&self, round: Vec<Owed>) -> Vec<Owed> {
+        // One look for all of them.
+        let asked = round.iter().any(|owed| !owed.deleted);
+        let seen = if asked { self.system.list().await } else { Ok(Vec::new()) };
+        let seen = seen.map_err(|error| error.to_string());
+        let mut left = Vec::new();
+        let mut round = round.into_iter().peekable();
+        while round.peek().is_some() {
+            let some: Vec<Owed> = round.by_ref().take(AT_ONCE).collect();
+            let done = join_all(some.iter().map(|owed| self.finish_one(owed, &seen))).await;
+            for (owed, done) in some.into_iter().zip(done) {
+                if let Err(error) = done {
+                    tracing::warn!(pod = %owed.pod.id, error = %error, "A pod waits.");
+                    left.push(owed);
+                }
+            }
+        }
+        left
+    }
+
+    async fn finish_one(&self, owed: &Owed, seen: &Result<Vec<JobSeen>, String>) -> Result<(), RunError> {
+        let Owed { pod, deleted } = owed;
+        if *deleted {
+            return self.remove(pod, None).await;
+        }
+        if self.is_deleted(&pod.id.uid).await {
+            // Somebody removes it right now.
+            return Ok(());
+        }
+        let done = match seen {
+            Ok(seen) => self.settle(pod, seen).await,
+            Err(reason) => Err(self.away(reason.clone())),
+        };
+        if let Err(error) = &done {
+            pod.lock().trouble = error.to_string();
+        }
+        done
+    }
+
+    fn away(&self, reason: String) -> RunError {
+        RunError::Away { runtime: self.system.name(), reason }
+    }
+
     /// Makes sure that a recorded pod has its jobs: those that are there, and new ones for the rest.
-    async fn settle(&self, pod: &Pod) -> Result<(), RunError> {
-        let seen = self.system.list().await?;
+    async fn settle(&self, pod: &Arc<Pod>, seen: &[JobSeen]) -> Result<(), RunError> {
         for share in pod.shares() {
             if pod.job_of(share).is_some() {
                 continue;
             }
+            let (begun, claimed) = {
+                let pod = Arc::clone(pod);
+                aside(move || (pod.has_begun(share), pod.claimed(share))).await
+            };
             let name = share.job_name(&pod.id.uid);
-            if let Some(job) = seen.iter().find(|job| job.name == name) {
-                self.note_job(pod, share, &job.id)?;
-            } else if pod.has_begun(share) {
+            let there = believed(seen.iter().filter(|job| job.name == name), claimed.as_deref(), None);
+            if let Some(job) = there {
+                self.note_job(pod, share, &job.id).await?;
+            } else if begun {
                 // Its script has begun although the queue has forgotten it.
-                self.note_job(pod, share, "0")?;
+                self.note_job(pod, share, claimed.as_deref().unwrap_or("0")).await?;
             } else {
-                self.submit_one(pod, share).await.map_err(|error| {
-                    let (SubmitError::Refused(reason) | SubmitError::Unclear(reason)) = error;
-                    RunError::Away { runtime: self.system.name(), reason }
-                })?;
+                match self.submit_one(pod, share).await {
+                    Ok(()) => {}
+                    Err(SubmitError::Away(reason) | SubmitError::Unclear(reason)) => {
+                        return Err(self.away(reason));
+                    }
+                    Err(SubmitError::Refused(reason)) => return self.give_up(pod, &reason).await,
+                }
             }
         }
         Ok(())
     }
 
-    /// Submits all jobs of a new pod. After a failure none of them is left.
-    pub(super) async fn submit(&self, pod: &Pod) -> Result<(), RunError> {
+    /// Ends a pod whose job is refused: nobody waits for the answer of its create any more.
+    async fn give_up(&self, pod: &Arc<Pod>, reason: &str) -> Result<(), RunError> {
+        tracing::warn!(pod = %pod.id, reason, "A pod has ended, since its job is refused.");
+        self.cancel_all(pod).await?;
         let name = self.system.name();
+        for share in pod.shares().filter(|share| pod.job_of(*share).is_none()) {
+            let (of, text) = (Arc::clone(pod), format!("{name} refused to take the job: {reason}\n"));
+            let wrote =
+                aside(move || of.folder.write(&format!("{}.failed", share.stem()), text.as_bytes(), 0o600));
+            wrote.await.map_err(RunError::folder("note the end of the pod"))?;
+            self.note_job(pod, share, "0").await?;
+        }
+        Ok(())
+    }
+
+    async fn cancel_all(&self, pod: &Pod) -> Result<(), RunError> {
         for share in pod.shares() {
-            let failure = match self.submit_one(pod, share).await {
-                Ok(()) => continue,
+            if let Some(id) = pod.job_of(share) {
+                self.system.cancel(&share.job_name(&pod.id.uid), Some(&id), Duration::ZERO).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Submits all jobs of a new pod. After a failure none of them is left. False if it is not clear whether all
+    /// were taken: the pod's folder must then stay, since a job that comes to light claims it.
+    pub(super) async fn submit(&self, pod: &Arc<Pod>) -> Result<bool, RunError> {
+        for share in pod.shares() {
+            match self.submit_one(pod, share).await {
+                Ok(()) => {}
                 Err(SubmitError::Refused(reason)) => {
-                    RunError::Refused { runtime: name, what: "take the job".into(), reason }
+                    self.cancel_all(pod).await?;
+                    let (runtime, what) = (self.system.name(), "take the job".into());
+                    return Err(RunError::Refused { runtime, what, reason });
+                }
+                Err(SubmitError::Away(reason)) => {
+                    self.cancel_all(pod).await?;
+                    return Err(self.away(reason));
                 }
                 Err(SubmitError::Unclear(reason)) => {
                     // It may be there all the same: the name tells.
-                    match self.find(&share.job_name(&pod.id.uid)).await {
-                        Ok(Some(id)) => {
-                            self.note_job(pod, share, &id)?;
-                            continue;
-                        }
-                        _ => RunError::Away { runtime: name, reason },
-                    }
-                }
-            };
-            for share in pod.shares() {
-                if let Some(id) = pod.job_of(share) {
-                    self.system.cancel(&share.job_name(&pod.id.uid), Some(&id), Duration::ZERO).await?;
+                    let name = share.job_name(&pod.id.uid);
+                    let jobs = self.system.list().await.unwrap_or_default();
+                    let Some(job) = believed(jobs.iter().filter(|job| job.name == name), None, None) else {
+                        tracing::warn!(pod = %pod.id, reason, "It is not clear whether a job was taken.");
+                        pod.lock().trouble = reason;
+                        return Ok(false);
+                    };
+                    self.note_job(pod, share, &job.id).await?;
                 }
             }
-            return Err(failure);
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// The id of the job of this name, asked now.
-    async fn find(&self, name: &str) -> Result<Option<String>, RunError> {
-        let jobs = self.system.list().await?;
-        Ok(jobs.into_iter().find(|job| job.name == name).map(|job| job.id))
-    }
-
-    async fn submit_one(&self, pod: &Pod, share: Share) -> Result<(), SubmitError> {
+    async fn submit_one(&self, pod: &Arc<Pod>, share: Share) -> Result<(), SubmitError> {
         let path = pod.folder.path();
         let job = Job {
             name: share.job_name(&pod.id.uid),
@@ -107,10 +225,11 @@ impl Batch {
             after: pod.shares().next().filter(|first| *first != share).and_then(|first| pod.job_of(first)),
         };
         let id = self.system.submit(&job).await?;
-        self.note_job(pod, share, &id).map_err(|error| SubmitError::Unclear(error.to_string()))
+        let noted = self.note_job(pod, share, &id).await;
+        noted.map_err(|error| SubmitError::Unclear(error.to_string()))
     }
 
-    fn note_job(&self, pod: &Pod, share: Share, id: &str) -> Result<(), RunError> {
+    pub(super) async fn note_job(&self, pod: &Arc<Pod>, share: Share, id: &str) -> Result<(), RunError> {
         let text = {
             let mut inner = pod.lock();
             if let Some(slot) = inner.jobs.get_mut(share.place()) {
@@ -119,7 +238,9 @@ impl Batch {
             let ids = inner.jobs.iter().map(|job| job.clone().unwrap_or_default());
             ids.collect::<Vec<_>>().join(",")
         };
-        pod.folder.write(JOB_ID, text.as_bytes(), 0o600).map_err(RunError::folder("record the job's id"))?;
+        let of = Arc::clone(pod);
+        let kept = aside(move || of.folder.keep(JOB_ID, text.as_bytes(), 0o600)).await;
+        kept.map_err(RunError::folder("record the job's id"))?;
         self.ask.notify_one();
         Ok(())
     }

@@ -143,9 +143,9 @@ pub fn flags(
         };
         parse(text, allowed, plain)?.into_iter().for_each(|flag| put(&mut set, flag));
     }
-    let default_cpu = flavor.and_then(|flavor| flavor.cpu_default).map(|cpus| cpus * 1000);
+    let default_cpu = flavor.and_then(|flavor| flavor.cpu_default).map(|cpus| cpus.saturating_mul(1000));
     if let Some(milli) = totals.cpu_milli.or(default_cpu.filter(|_| !has(&set, "cpus-per-task"))) {
-        put(&mut set, ("cpus-per-task".into(), Some(((milli + 999) / 1000).max(1).to_string())));
+        put(&mut set, ("cpus-per-task".into(), Some((milli.saturating_add(999) / 1000).max(1).to_string())));
     }
     let default_memory = flavor.and_then(|flavor| flavor.memory_default.as_deref());
     let default_memory = default_memory
@@ -153,7 +153,7 @@ pub fn flags(
         .map(crate::plan::quantity::Quantity::units);
     if let Some(bytes) = totals.memory.or(default_memory.filter(|_| !has(&set, "mem"))) {
         // Slurm counts in MiB.
-        put(&mut set, ("mem".into(), Some(((bytes + 0xf_ffff) >> 20).max(1).to_string())));
+        put(&mut set, ("mem".into(), Some((bytes.saturating_add(0xf_ffff) >> 20).max(1).to_string())));
     }
     let asked = ["gres", "gpus", "gpus-per-node", "gpus-per-task"].iter().any(|name| has(&set, name));
     if totals.gpus > 0 && !asked {
@@ -206,7 +206,7 @@ fn totals(plan: &Plan) -> Limits {
     let together = plan.containers.iter().map(of).fold(Limits::default(), |a, b| Limits {
         cpu_milli: sum(a.cpu_milli, b.cpu_milli),
         memory: sum(a.memory, b.memory),
-        gpus: a.gpus + b.gpus,
+        gpus: a.gpus.saturating_add(b.gpus),
     });
     plan.init.iter().map(of).fold(together, |a, b| Limits {
         cpu_milli: a.cpu_milli.max(b.cpu_milli),

@@ -16,8 +16,6 @@ const FIN: u8 = 1;
 pub mod reset {
     /// Something is wrong with its frames.
     pub const PROTOCOL_ERROR: u32 = 1;
-    /// No stream of this id.
-    pub const INVALID_STREAM: u32 = 2;
     /// Not now, or not like this.
     pub const REFUSED_STREAM: u32 = 3;
     /// Not wanted any more.

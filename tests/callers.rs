@@ -93,7 +93,7 @@ async fn a_rule_for_callers_is_met_by_whoever_proves_to_be_one() -> Result<()> {
     ensure!(product.run(gateway, &["caller", "key", &world.key]).await?.trim() == issuer, "another key");
 
     // The command to run at the site says where to dial and whom to believe.
-    let add = ["site", "--caller-key", &world.key, "--caller", "ann", "add", "guarded", "-o", "json"];
+    let add = ["site", "add", "guarded", "--caller-key", &world.key, "--caller", "ann", "-o", "json"];
     let added: Value = serde_json::from_str(&product.run(gateway, &add).await?)?;
     let command = added["command"].as_str().unwrap();
     for part in [

@@ -41,6 +41,8 @@ mod panels;
 #[cfg(test)]
 mod principals;
 #[cfg(test)]
+mod probes;
+#[cfg(test)]
 mod reach;
 #[cfg(test)]
 mod record;

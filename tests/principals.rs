@@ -70,5 +70,11 @@ async fn a_certificate_is_a_credential_on_the_command_line_and_for_kubectl() -> 
     // The key goes with its certificate.
     let (code, said) = product.command(&["site", "--client-certificate", "x.pem", "list"]).await?;
     ensure!(code == Some(2) && said.contains("--client-key"), "{code:?} {said}");
+    // What names the gateway stands at either word.
+    let (api, authority) = (gateway.api(), product.authority().display().to_string());
+    let admin = product.admin_token().display().to_string();
+    let named = ["site", "--ca-file", &authority, "add", "late", "--server", &api, "--token-file", &admin];
+    let (code, said) = product.command(&named).await?;
+    ensure!(code == Some(0) && said.contains("late"), "{code:?} {said}");
     Ok(())
 }

@@ -65,6 +65,18 @@ async fn a_process_is_listed_while_it_is_there_whatever_protocol_it_speaks() -> 
     agent.process.kill9()?;
     expect("the dead process to be forgotten", |count| count == 0).await?;
 
+    // One of two at the same gateway, and one of two at different ones.
+    let mut first = agentk(&product, "connected-first", &secret, &holder.agents(), &[]).await;
+    let mut second = agentk(&product, "connected-second", &secret, &holder.agents(), &[]).await;
+    let mut third = agentk(&product, "connected-third", &secret, &entry.agents(), &[]).await;
+    expect("all three", |count| count == 3).await?;
+    first.process.kill9()?;
+    expect("the first to be forgotten", |count| count == 2).await?;
+    second.process.kill9()?;
+    expect("the second to be forgotten", |count| count == 1).await?;
+    third.process.kill9()?;
+    expect("all to be forgotten", |count| count == 0).await?;
+
     // One of our own protocol is as good, with each of its links.
     let mut native = product.agent("connected-native", &secret, &[&holder], &[]).await?;
     let said = expect("the agent of our own protocol", |count| count > 0).await?;

@@ -13,6 +13,7 @@ pub(crate) use self::kas::with_last_slash;
 pub use self::kas::{BesideSection, GitlabSection, KasSection};
 use crate::audit::AuditConfig;
 use crate::gateway::PortConfig;
+use crate::listen::Place;
 use crate::quota::QuotaConfig;
 use crate::vouch::{CertificateConfig, OidcConfig};
 
@@ -116,6 +117,9 @@ pub struct ListenerConfig {
     /// Its address.
     #[schemars(with = "String")]
     pub listen: SocketAddr,
+    /// A socket in the file system to listen on, instead of the address.
+    #[serde(default)]
+    pub socket: Option<PathBuf>,
     /// Its certificate; without one it speaks plain text.
     #[serde(default)]
     pub tls: Option<TlsFiles>,
@@ -128,7 +132,13 @@ impl ListenerConfig {
     /// A plain listener.
     pub fn at(ip: Ipv4Addr, port: u16) -> Self {
         let max_connections = max_connections();
-        Self { listen: SocketAddr::new(IpAddr::V4(ip), port), tls: None, max_connections }
+        let listen = SocketAddr::new(IpAddr::V4(ip), port);
+        Self { listen, socket: None, tls: None, max_connections }
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> Place<'_> {
+        self.socket.as_deref().map_or(Place::Tcp(self.listen), Place::Socket)
     }
 }
 
@@ -184,6 +194,9 @@ pub struct PrivateConfig {
     /// Its address.
     #[schemars(with = "String")]
     pub listen: SocketAddr,
+    /// A socket in the file system to listen on, instead of the address; only for a gateway that stands alone,
+    /// or whose `advertise` leads there.
+    pub socket: Option<PathBuf>,
     /// Its certificate; without one it speaks plain text.
     pub tls: Option<TlsFiles>,
     /// The URL under which other gateways reach it (`grpc://host:port`, `grpcs://host:port`); made
@@ -201,9 +214,11 @@ pub struct PrivateConfig {
 
 impl Default for PrivateConfig {
     fn default() -> Self {
-        let ListenerConfig { listen, tls, max_connections } = ListenerConfig::at(Ipv4Addr::LOCALHOST, 8155);
+        let ListenerConfig { listen, socket, tls, max_connections } =
+            ListenerConfig::at(Ipv4Addr::LOCALHOST, 8155);
         Self {
             listen,
+            socket,
             tls,
             advertise: None,
             secret_file: None,
@@ -211,6 +226,13 @@ impl Default for PrivateConfig {
             tls_server_name: None,
             max_connections,
         }
+    }
+}
+
+impl PrivateConfig {
+    /// Where it is.
+    pub fn place(&self) -> Place<'_> {
+        self.socket.as_deref().map_or(Place::Tcp(self.listen), Place::Socket)
     }
 }
 

@@ -18,6 +18,8 @@ mod private;
 mod reload;
 mod ticket;
 
+pub(crate) use leaving::until_leaving;
+
 pub use api::{LinkView, LinkVitals, NewSite, NewToken, SiteView, TokenView};
 pub use module::{Asker, Module};
 pub use node::{Node, Sharing};
@@ -118,22 +120,25 @@ impl Gateway {
 
         let turns = Turns::new(config.handshakes);
         register_handshakes(metrics, &turns);
-        let agents = Listener::bind("agents", config.agents.listen, config.agents.tls.as_ref(), BOTH).await?;
+        let agents =
+            Listener::bind("agents", config.agents.place(), config.agents.tls.as_ref(), BOTH).await?;
         let agents = agents.in_turn(turns).at_most(config.agents.max_connections);
         let scheme = if agents.is_tls() { "grpcs" } else { "grpc" };
-        config.agents_url.get_or_insert_with(|| format!("{scheme}://{}", agents.address()));
-        let api = Listener::bind("api", config.api.listen, config.api.tls.as_ref(), BOTH).await?;
+        if !agents.is_socket() {
+            config.agents_url.get_or_insert_with(|| format!("{scheme}://{}", agents.address()));
+        }
+        let api = Listener::bind("api", config.api.place(), config.api.tls.as_ref(), BOTH).await?;
         let api = api.at_most(config.api.max_connections);
         let kube = &config.kubernetes;
         let kubernetes = if config.serve_kubernetes {
-            let listener = Listener::bind("kubernetes", kube.listen, kube.tls.as_ref(), BOTH).await?;
+            let listener = Listener::bind("kubernetes", kube.place(), kube.tls.as_ref(), BOTH).await?;
             Some(listener.at_most(kube.max_connections))
         } else {
             None
         };
         // Our own gateways dial as agents do, replicas of a kas with HTTP/2.
         let private =
-            Listener::bind("private", config.private.listen, config.private.tls.as_ref(), BOTH).await?;
+            Listener::bind("private", config.private.place(), config.private.tls.as_ref(), BOTH).await?;
         let private = private.at_most(config.private.max_connections);
 
         let mut ports = Vec::new();
@@ -311,9 +316,10 @@ fn advertised(config: &GatewayConfig, private: &Listener) -> Result<String, Prob
         return Ok(url.clone());
     }
     let address = private.address();
-    if address.ip().is_unspecified() {
+    if address.ip().is_unspecified() || private.is_socket() {
+        let at = config.private.place();
         return Err(Problem::new(&ground::CONFIG_INVALID, "gateway.private.advertise is missing.")
-            .because(format!("the private listener is bound to {address}, which no other gateway can dial"))
+            .because(format!("the private listener is bound to {at}, which no other gateway can dial"))
             .advising("set it to the URL under which the other gateways reach this one, such as grpc://10.0.0.5:8155"));
     }
     let scheme = if private.is_tls() { "grpcs" } else { "grpc" };

@@ -1,5 +1,8 @@
 //! A listener: bound before anything starts, plain or with TLS, each connection in its own task.
 
+mod pages;
+mod place;
+
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,11 +18,12 @@ use tarbet_link::ByteStream;
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::problem::chain;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::place::Bound;
+pub use self::place::Place;
 use crate::config::{TlsFiles, TlsSource};
 
 /// How often certificate files are looked at for a change.
@@ -45,7 +49,7 @@ impl From<SocketAddr> for Origin {
 /// A bound listener.
 pub struct Listener {
     name: &'static str,
-    tcp: TcpListener,
+    bound: Bound,
     tls: Option<Certificates>,
     /// Absent where handshakes need not wait for each other.
     turns: Option<Turns>,
@@ -113,20 +117,22 @@ impl Listener {
     /// Binds, and reads the certificate if there is one.
     pub async fn bind(
         name: &'static str,
-        listen: SocketAddr,
+        listen: impl Into<Place<'_>>,
         tls: Option<&TlsFiles>,
         alpn: &'static [&'static str],
     ) -> Result<Self, Problem> {
+        let listen = listen.into();
         let tls = tls.map(|files| Certificates::open(name, files, alpn)).transpose()?;
         let failed = |error: std::io::Error| {
             Problem::new(&ground::ADDRESS_IN_USE, format!("The {name} listener cannot bind {listen}."))
                 .because(error.to_string())
         };
-        let tcp = TcpListener::bind(listen).await.map_err(failed)?;
-        let address = tcp.local_addr().map_err(failed)?;
-        tracing::info!(listener = name, %address, tls = tls.is_some(), "Listening.");
+        let bound = Bound::new(listen).await.map_err(failed)?;
+        let address = bound.address().map_err(failed)?;
+        let at = if bound.is_socket() { listen.to_string() } else { address.to_string() };
+        tracing::info!(listener = name, address = at, tls = tls.is_some(), "Listening.");
         let places = Arc::new(Semaphore::new(Semaphore::MAX_PERMITS));
-        Ok(Self { name, tcp, tls, turns: None, address, places })
+        Ok(Self { name, bound, tls, turns: None, address, places })
     }
 
     /// The same with so many connections at once, at most.
@@ -142,7 +148,12 @@ impl Listener {
         Self { turns: Some(turns), ..self }
     }
 
-    /// Where it listens.
+    /// Whether it is a socket in the file system, which nobody elsewhere can dial.
+    pub fn is_socket(&self) -> bool {
+        self.bound.is_socket()
+    }
+
+    /// Where it listens; no port, if it is a socket in the file system.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -173,7 +184,7 @@ impl Listener {
         let mut crowded = false;
         loop {
             let accepted = tokio::select! {
-                accepted = self.tcp.accept() => accepted,
+                accepted = self.bound.accept() => accepted,
                 () = &mut stopped => return,
             };
             let (stream, peer) = match accepted {
@@ -210,12 +221,10 @@ impl Listener {
 type Certificate = Option<Box<PeerIdentity>>;
 
 async fn secure(
-    stream: TcpStream,
+    stream: ByteStream,
     tls: Option<Arc<Acceptor>>,
     turns: Option<Turns>,
 ) -> Result<(ByteStream, Certificate), String> {
-    stream.set_nodelay(true).map_err(|error| error.to_string())?;
-    let stream = tarbet_link::tcp(stream);
     match tls {
         None => Ok((stream, None)),
         Some(tls) => {

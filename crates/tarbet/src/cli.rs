@@ -19,6 +19,7 @@ mod mesh;
 #[cfg(test)]
 mod planned;
 mod pods;
+mod port;
 #[cfg(test)]
 mod reference;
 mod request;
@@ -315,6 +316,42 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_names_the_gateway_stands_before_or_after_the_words_that_follow() {
+        let flags =
+            ["--server", "https://gateway:8153", "--token-file", "t", "--caller-key", "k", "--caller", "ann"];
+        for line in [
+            "site add lab",
+            "site list",
+            "site token lab",
+            "user add ann",
+            "user list",
+            "pods list",
+            "kube login lab",
+            "kube proxy lab",
+            "forward lab db:5432",
+            "why 0123456789abcdef0123456789abcdef",
+            "status",
+            "topology",
+            "request logs mine",
+        ] {
+            let words: Vec<&str> = line.split(' ').collect();
+            let after = ["tarbet"].into_iter().chain(words.iter().copied()).chain(flags);
+            if let Err(error) = Cli::try_parse_from(after) {
+                panic!("{line}: {error}");
+            }
+        }
+        let between = ["tarbet", "site"].into_iter().chain(flags).chain(["add", "lab"]);
+        assert!(Cli::try_parse_from(between).is_ok());
+        let halves = ["tarbet", "user", "--caller-key", "k", "list", "--caller", "ann"];
+        assert!(Cli::try_parse_from(halves).is_ok(), "each at its own word");
+        // Where no gateway is asked, none can be named.
+        for line in ["mesh status", "audit tail", "explain"] {
+            let after = ["tarbet"].into_iter().chain(line.split(' ')).chain(flags);
+            assert!(Cli::try_parse_from(after).is_err(), "{line}");
+        }
     }
 
     #[test]

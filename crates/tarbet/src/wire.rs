@@ -6,8 +6,6 @@ mod nets;
 mod pods;
 mod rights;
 
-use std::net::SocketAddr;
-
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
@@ -50,7 +48,7 @@ pub struct Shown {
     /// What is told to people who want to connect something.
     pub endpoint: Endpoint,
     /// Where metrics and probes are.
-    pub observability: SocketAddr,
+    pub observability: String,
     /// The parts of this process.
     pub health: Health,
     /// Its numbers.
@@ -92,7 +90,7 @@ pub fn console(shown: Shown) -> Console {
         "agents": endpoint.agents,
         "tokenFile": endpoint.token_file,
         "caFile": endpoint.ca_file,
-        "metrics": format!("http://{observability}/metrics"),
+        "metrics": format!("{observability}/metrics"),
     });
     panels.extend([
         Panel::fixed("gateway", about).routes(actions(api.clone())),

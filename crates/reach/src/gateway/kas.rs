@@ -12,6 +12,7 @@ pub(super) mod cors;
 mod host;
 mod limit;
 pub(super) mod private;
+mod seats;
 mod services;
 mod tracker;
 mod way;

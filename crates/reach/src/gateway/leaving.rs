@@ -6,7 +6,7 @@ use hyper_util::server::graceful::GracefulConnection;
 use tokio_util::sync::CancellationToken;
 
 /// Serves a connection until it ends; when the gateway leaves, what runs finishes and nothing new begins.
-pub(super) async fn until_leaving<C: GracefulConnection>(
+pub(crate) async fn until_leaving<C: GracefulConnection>(
     connection: C,
     leaving: &CancellationToken,
 ) -> Result<(), C::Error> {

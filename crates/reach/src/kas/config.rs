@@ -337,12 +337,8 @@ impl KasConfig {
             ("observability.google_profiler", observability.google_profiler.is_some()),
             ("observability.logging.grpc_level", observability.logging.grpc_level.is_some()),
             ("redis.pool_size", redis.is_some_and(|redis| redis.pool_size.is_some())),
-            ("redis.read_timeout", redis.is_some_and(|redis| redis.read_timeout.is_some())),
             ("redis.idle_timeout", redis.is_some_and(|redis| redis.idle_timeout.is_some())),
-            ("redis.dial_timeout", redis.is_some_and(|redis| redis.dial_timeout.is_some())),
-            ("redis.write_timeout", redis.is_some_and(|redis| redis.write_timeout.is_some())),
             ("observability.tracing", observability.tracing.is_some()),
-            ("observability.listen.certificate_file", observability.listen.certificate_file.is_some()),
             (
                 "api.listen.max_connection_age",
                 self.api.as_ref().is_some_and(|api| api.listen.max_connection_age.is_some()),

@@ -8,11 +8,14 @@ mod client;
 mod credential;
 mod identity;
 mod model;
+mod modules;
 
 use tonic::Status;
 
 pub use client::{GitlabClient, GitlabSettings, GitlabSettingsError};
 pub use credential::{BadCredential, Credential, strip_credential_query};
+pub(crate) use modules::{ForModules, Module};
+
 pub use identity::{Access, access_of_job, access_of_user};
 pub use model::{
     AccessAs, AgentInfo, AllowedAgent, AllowedAgents, Configuration, Environment, ExtraValue, Id,

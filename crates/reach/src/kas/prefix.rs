@@ -112,6 +112,8 @@ rpcs! {
     GetConfiguration = "agent_configuration.rpc.AgentConfiguration" / "GetConfiguration";
     /// An HTTP request for the Kubernetes API at the agent.
     MakeRequest = "kubernetes_api.rpc.KubernetesApi" / "MakeRequest";
+    /// An HTTP request of a module of the agent, for GitLab.
+    AskGitlab = "gitlab_access.rpc.GitlabAccess" / "MakeRequest";
     /// Which agents are connected.
     GetConnectedAgents = "agent_tracker.rpc.AgentTracker" / "GetConnectedAgents";
     /// Something was pushed to a repository.

@@ -11,6 +11,7 @@ pub use generated::gitlab::agent::agent_tracker;
 pub use generated::gitlab::agent::agentcfg;
 pub use generated::gitlab::agent::entity;
 pub use generated::gitlab::agent::gitlab;
+pub use generated::gitlab::agent::gitlab_access::rpc as gitlab_access;
 pub use generated::gitlab::agent::grpctool;
 pub use generated::gitlab::agent::kas;
 pub use generated::gitlab::agent::kubernetes_api::rpc as kubernetes_api;

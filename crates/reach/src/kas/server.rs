@@ -27,6 +27,7 @@ use tonic::Status;
 
 use self::link::{Ending, Link};
 pub use self::mended::Mended;
+use super::gitlab::GitlabClient;
 use super::pool::{Agent, TunnelPool};
 use super::prefix::Prefix;
 use super::proto::{agent_configuration, entity};
@@ -50,10 +51,30 @@ pub trait AgentHost: Send + Sync + 'static {
         Ok(())
     }
 
+    /// It said so by a call of its own, over this connection.
+    fn registered_over(&self, agent: &Agent, pod_id: i64, connection: u64) {
+        let _ = (agent, pod_id, connection);
+    }
+
+    /// The first tunnel of an agent came over this connection.
+    fn carried_over(&self, agent: &Agent, connection: u64) {
+        let _ = (agent, connection);
+    }
+
+    /// A connection that an agent used is over; `moves` says that the agent was asked to take another.
+    fn disconnected(&self, agent: &Agent, connection: u64, moves: bool) {
+        let _ = (agent, connection, moves);
+    }
+
     /// An agent's process says that it leaves.
     async fn unregistered(&self, agent: &Agent, pod_id: i64) -> Result<(), Status> {
         let _ = (agent, pod_id);
         Ok(())
+    }
+
+    /// GitLab, for the modules of agents; without one they cannot ask it anything.
+    fn gitlab(&self) -> Option<Arc<GitlabClient>> {
+        None
     }
 
     /// The configuration to send to an agent; without one it is left waiting for one.

@@ -25,6 +25,7 @@ use tarbet_link::{Backoff, Body, ByteStream, ProxySettings, WebSocketLimits, acc
 use tarbet_reach::kas::agent::{
     KasAgent, KasAgentConfig, KasAgentStatus, SUBPROTOCOL, Services, connector, kas_address,
 };
+use tarbet_reach::kas::gitlab::GitlabClient;
 use tarbet_reach::kas::kubernetes::{AgentCaller, KubernetesApi, RequestOptions};
 use tarbet_reach::kas::proto::{agent_configuration, agentcfg, entity};
 use tarbet_reach::kas::server::{AgentHost, Carrier, KasServer, ServerConfig};
@@ -61,6 +62,8 @@ struct Desk {
     said: Mutex<Vec<String>>,
     /// How many more times nobody can say whose a token is.
     speechless: AtomicUsize,
+    /// Whom modules of agents may ask.
+    gitlab: Mutex<Option<Arc<GitlabClient>>>,
 }
 
 impl Desk {
@@ -101,6 +104,10 @@ impl AgentHost for Desk {
     async fn unregistered(&self, agent: &Agent, pod: i64) -> Result<(), Status> {
         self.said.lock().unwrap().push(format!("{} unregistered {pod}", agent.id));
         Ok(())
+    }
+
+    fn gitlab(&self) -> Option<Arc<GitlabClient>> {
+        self.gitlab.lock().unwrap().clone()
     }
 
     async fn configuration(

@@ -17,6 +17,7 @@ use tarbet_reach::agent::{Dispatcher, Door};
 use tarbet_reach::config::{GatewayConfig, ListenerConfig, TlsFiles};
 use tarbet_reach::directory::Directory;
 use tarbet_reach::gateway::{Addresses, Gateway, Node};
+use tarbet_reach::listen::{Listener, Place};
 use tarbet_reach::quota::{QuotaConfig, SiteLimits};
 use tarbet_store::{Clock, Store, StoreConfig};
 use tarbet_telemetry::{Health, Metrics, Supervisor};
@@ -247,4 +248,39 @@ async fn a_listener_has_so_many_places_and_no_more() {
     };
     tokio::time::timeout(Duration::from_mins(1), again).await.expect("a place that is free is given away");
     running.supervisor.stop();
+}
+
+#[tokio::test]
+async fn a_listener_may_be_a_socket_in_the_file_system() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("api.sock");
+    // Left behind by a process that was killed.
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    assert!(socket.exists());
+    let mut config = config(folder.path(), None);
+    config.api =
+        ListenerConfig { socket: Some(socket.clone()), ..ListenerConfig::at(Ipv4Addr::LOCALHOST, 0) };
+    let running = start(config.clone()).await;
+    let mut stream = tokio::net::UnixStream::connect(&socket).await.unwrap();
+    stream.write_all(b"GET /v1/sites HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+    // One that is in use belongs to whoever listens there, and a file to whoever wrote it.
+    let file = folder.path().join("file");
+    std::fs::write(&file, "kept").unwrap();
+    for taken in [&socket, &file] {
+        config.api.socket = Some(taken.clone());
+        let store = tarbet_store::open(&StoreConfig::Memory {}, Clock::system()).await.unwrap();
+        let refused = Gateway::bind(config.clone(), &store, false, &Metrics::new("gateway", "0")).await;
+        assert_eq!(refused.err().unwrap().code, tarbet_telemetry::codes::ground::ADDRESS_IN_USE.id);
+        assert!(taken.exists());
+    }
+    running.supervisor.stop();
+    // Whoever stops takes it away.
+    let other = folder.path().join("other.sock");
+    let listener = Listener::bind("api", Place::Socket(&other), None, &[]).await.unwrap();
+    assert!(listener.is_socket() && other.exists());
+    drop(listener);
+    assert!(!other.exists());
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use serde::de::DeserializeOwned;
@@ -15,29 +16,29 @@ use tarbet_telemetry::problem::chain;
 
 use super::caller::Voucher;
 
-/// Flags of every command that talks to a gateway.
+/// Flags of every command that talks to a gateway, before or after the words that follow it.
 #[derive(Debug, Clone, Args)]
 pub struct ServerArgs {
     /// The gateway's API listener; the local `tarbet up` if absent
-    #[arg(long, env = "TARBET_SERVER", value_name = "URL")]
+    #[arg(long, global = true, env = "TARBET_SERVER", value_name = "URL")]
     server: Option<String>,
     /// The file with your token
-    #[arg(long, env = "TARBET_TOKEN_FILE", value_name = "FILE")]
+    #[arg(long, global = true, env = "TARBET_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// The authority of the gateway's certificate, besides those of the system
-    #[arg(long, env = "TARBET_CA_FILE", value_name = "FILE")]
+    #[arg(long, global = true, env = "TARBET_CA_FILE", value_name = "FILE")]
     ca_file: Option<PathBuf>,
     /// A certificate by which the gateway knows you, instead of a token
-    #[arg(long, env = "TARBET_CLIENT_CERTIFICATE", value_name = "FILE", requires = "client_key")]
+    #[arg(long, global = true, env = "TARBET_CLIENT_CERTIFICATE", value_name = "FILE")]
     client_certificate: Option<PathBuf>,
     /// Its key
-    #[arg(long, env = "TARBET_CLIENT_KEY", value_name = "FILE", requires = "client_certificate")]
+    #[arg(long, global = true, env = "TARBET_CLIENT_KEY", value_name = "FILE")]
     client_key: Option<PathBuf>,
     /// The key of one who vouches for callers, by which sites know who calls
-    #[arg(long, env = "TARBET_CALLER_KEY", value_name = "FILE", requires = "caller")]
+    #[arg(long, global = true, env = "TARBET_CALLER_KEY", value_name = "FILE")]
     caller_key: Option<PathBuf>,
     /// Who calls, as the rules of sites name them
-    #[arg(long, env = "TARBET_CALLER", value_name = "NAME", requires = "caller_key")]
+    #[arg(long, global = true, env = "TARBET_CALLER", value_name = "NAME")]
     caller: Option<String>,
 }
 
@@ -97,6 +98,18 @@ impl Endpoint {
     }
 }
 
+/// A client for the parts that run on this machine, whose authority is that of the local `tarbet up`.
+pub fn local_http(endpoint: Option<&Endpoint>, patience: Duration) -> reqwest::Client {
+    tarbet_identity::tls::install_default_provider();
+    let mut client = reqwest::Client::builder().timeout(patience).no_proxy();
+    let authority = endpoint.and_then(|endpoint| std::fs::read(endpoint.ca_file.as_ref()?).ok());
+    let certificates = authority.and_then(|pem| reqwest::Certificate::from_pem_bundle(&pem).ok());
+    for certificate in certificates.into_iter().flatten() {
+        client = client.add_root_certificate(certificate);
+    }
+    client.build().unwrap_or_default()
+}
+
 /// The folder in which `tarbet up` keeps its state.
 pub fn state_folder() -> PathBuf {
     let from = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
@@ -148,6 +161,30 @@ impl ServerArgs {
         self.caller_key.is_some()
     }
 
+    /// Says which flag is missing beside another. They may stand at different words of the command, which is
+    /// why it is not said sooner.
+    fn check_pairs(&self) -> Result<(), Problem> {
+        let pairs = [
+            (
+                "--client-certificate",
+                self.client_certificate.is_some(),
+                "--client-key",
+                self.client_key.is_some(),
+            ),
+            ("--caller-key", self.caller_key.is_some(), "--caller", self.caller.is_some()),
+        ];
+        for (one, has_one, other, has_other) in pairs {
+            if has_one != has_other {
+                let (given, missing) = if has_one { (one, other) } else { (other, one) };
+                return Err(Problem::new(&ground::BAD_REQUEST, format!("{given} needs {missing} as well."))
+                    .at("tarbet command line")
+                    .because("one counts only together with the other")
+                    .advising(format!("give {missing}, too")));
+            }
+        }
+        Ok(())
+    }
+
     /// The one who can prove to sites who calls, if a key is named.
     fn voucher(&self) -> Result<Option<Voucher>, Problem> {
         match (&self.caller_key, &self.caller) {
@@ -163,6 +200,7 @@ impl ServerArgs {
 
     /// Finds the gateway and reads the token.
     pub fn connect(&self) -> Result<Server, Problem> {
+        self.check_pairs()?;
         let local = if self.server.is_none() { Endpoint::read(&state_folder()) } else { None };
         let url = self.server.clone().or_else(|| local.as_ref().map(|local| local.api.clone())).ok_or_else(
             || {

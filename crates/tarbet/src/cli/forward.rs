@@ -7,12 +7,10 @@ use tarbet_link::{Address, Dialer, Target, relay};
 use tarbet_reach::client;
 use tarbet_reach::names::SiteName;
 use tarbet_telemetry::Problem;
-use tarbet_telemetry::codes::ground;
-use tarbet_telemetry::supervisor::Signals;
-use tokio::net::TcpListener;
 
 use super::endpoint::ServerArgs;
 use super::known_sites;
+use super::port::Port;
 
 pub const EXAMPLES: &str = "Examples:
   tarbet forward lab db.internal:5432 --listen 127.0.0.1:15432
@@ -53,29 +51,19 @@ pub async fn run(args: ForwardArgs) -> Result<(), Problem> {
     } else if server.voucher.is_some() {
         return Err(known_sites::unprovable(&args.site));
     }
-    let listener = TcpListener::bind(args.listen).await.map_err(|error| {
-        Problem::new(&ground::ADDRESS_IN_USE, format!("{} cannot be bound.", args.listen))
-            .because(error.to_string())
-    })?;
-    let address = listener.local_addr().unwrap_or(args.listen);
+    let port = Port::bind(args.listen).await?;
+    let address = port.address;
     crate::output::Format::Table
         .text(&format!("{address} leads to {} at `{}`, {how}. Ctrl-C ends it.", args.target, args.site))?;
-    let signals = Signals::listen().map_err(|error| {
-        Problem::new(&ground::INTERNAL, "The command cannot listen for signals.").because(error.to_string())
-    })?;
-    loop {
-        let stream = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = signals.clone().next() => return Ok(()),
-        };
-        let Ok((stream, _)) = stream else { continue };
+    port.run(|stream| {
         let (site, target) = (site.clone(), Target::tcp(args.target.clone()));
-        tokio::spawn(async move {
+        async move {
             match site.open(target).await {
                 // Either end may break off at any time; both know why by themselves.
-                Ok(far) => drop(relay(tarbet_link::tcp(stream), far).await),
+                Ok(far) => drop(relay(stream, far).await),
                 Err(error) => crate::output::problem(&client::problem(&error)),
             }
-        });
-    }
+        }
+    })
+    .await
 }

@@ -30,12 +30,18 @@ pub const EXAMPLES: &str = "Examples:
 What is federated is decided by a MeshFederation and by FederationServiceRules in each mesh.";
 
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = false)]
+#[command(args_conflicts_with_subcommands = false, mut_args(of_the_controller))]
 pub struct MeshCommand {
     #[command(flatten)]
     role: MeshArgs,
     #[command(subcommand)]
     command: Option<Sub>,
+}
+
+/// What finds a gateway is for the controller alone: its subcommands ask none, and only share the cluster.
+fn of_the_controller(arg: clap::Arg) -> clap::Arg {
+    let shared = arg.get_id() == "kubeconfig";
+    arg.global(shared)
 }
 
 #[derive(Debug, Subcommand)]

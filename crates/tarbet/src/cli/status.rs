@@ -9,7 +9,7 @@ use tarbet_reach::gateway::SiteView;
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::ground;
 
-use super::endpoint::{Endpoint, ServerArgs, state_folder};
+use super::endpoint::{Endpoint, ServerArgs, local_http, state_folder};
 use crate::output::{Format, counted};
 
 pub const EXAMPLES: &str = "Examples:
@@ -51,7 +51,7 @@ pub async fn run(args: StatusArgs, format: Format) -> Result<(), Problem> {
             .because(format!("{} holds no running `tarbet up`", state_folder().display()))
             .advising("start `tarbet up`, or ask another gateway with --server URL --token-file FILE"));
     }
-    let http = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build().unwrap_or_default();
+    let http = local_http(local.as_ref(), PATIENCE);
     let mut rows = vec![reach(&args.server).await];
     if let Some(local) = &local {
         let parts = ready(&http, local).await;

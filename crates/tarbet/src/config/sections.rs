@@ -1,6 +1,7 @@
 //! The sections of the file. Each capability brings its own type; this is where they meet.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use garde::Validate;
@@ -8,7 +9,7 @@ use schemars::JsonSchema;
 use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 use tarbet_reach::agent::AgentConfig;
-use tarbet_reach::config::GatewayConfig;
+use tarbet_reach::config::{GatewayConfig, TlsFiles};
 use tarbet_store::{RedbConfig, StoreConfig};
 use tarbet_telemetry::log::Format;
 use tarbet_telemetry::observe::Paths;
@@ -122,15 +123,21 @@ impl Default for Log {
 }
 
 /// Metrics, probes and traces.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Observability {
     /// Address of the metrics and probe listener; each role has its own default.
     #[schemars(with = "Option<String>")]
     pub listen: Option<SocketAddr>,
+    /// A socket in the file system to listen on, instead of the address.
+    pub socket: Option<PathBuf>,
     // Whether a flag said so.
     #[serde(skip)]
     pub listen_by_flag: bool,
+    /// Its certificate; without one it speaks plain text.
+    pub tls: Option<TlsFiles>,
+    /// Connections that may be open at once; one more is closed as soon as it comes.
+    pub max_connections: usize,
     /// A further path of the metrics, such as `/-/metrics`.
     pub metrics_path: Option<String>,
     /// A further path of the liveness probe.
@@ -139,6 +146,23 @@ pub struct Observability {
     pub readiness_path: Option<String>,
     /// An OTLP/gRPC collector that spans are sent to, such as `http://127.0.0.1:4317`.
     pub otlp_endpoint: Option<String>,
+}
+
+impl Default for Observability {
+    fn default() -> Self {
+        Self {
+            listen: None,
+            socket: None,
+            listen_by_flag: false,
+            tls: None,
+            // Far more than ever look, and far less than what would starve the work.
+            max_connections: 1_000,
+            metrics_path: None,
+            liveness_path: None,
+            readiness_path: None,
+            otlp_endpoint: None,
+        }
+    }
 }
 
 impl Observability {
@@ -157,7 +181,21 @@ impl Observability {
             let path = path.as_deref().filter(|path| !plain(path))?;
             Some((name, format!("`{path}` is no path: it begins with a slash and has only plain characters")))
         };
-        paths.into_iter().filter_map(wrong).collect()
+        let mut found: Vec<_> = paths.into_iter().filter_map(wrong).collect();
+        if let Some(tls) = &self.tls {
+            if let Err(message) = tls.source() {
+                found.push(("tls", message.to_owned()));
+            }
+            if tls.client_ca_file.is_some() {
+                let message =
+                    "nobody is asked for a certificate here: what is shown is for whoever reaches it";
+                found.push(("tls.client_ca_file", message.to_owned()));
+            }
+        }
+        if self.max_connections == 0 {
+            found.push(("max_connections", "must be at least 1".to_owned()));
+        }
+        found
     }
 
     /// Where each page is found: at its usual places, and where the settings say.

@@ -102,12 +102,13 @@ fn pair(text: &str) -> Result<(String, String), String> {
 
 pub fn run(mut config: Config, again: Sources, args: AgentArgs) -> Result<(), Problem> {
     let (settings, edge) = (config.agent.clone(), config.edge.clone());
-    config.observability.listen = config.observability.listen.or(args.probes.address()?);
+    args.probes.lay_over(&mut config.observability)?;
     let at_kas = args.kas_address.is_some() || settings.kas.address.is_some();
     let observe_at = probes::usual(at_kas, std::env::var_os("KUBERNETES_SERVICE_HOST").is_some());
     Process::run("agent", &config, observe_at, Threads::Half, |process| async move {
         let pods = pods_here::start(edge, &args.pods, &process).await?;
         let pods = pods.map(|place| (pods_here::SERVICE.to_owned(), place));
+        let probes = args.probes.clone();
         let settled = move |config: agent::AgentConfig| {
             let mut settings = merged(config, args.clone());
             settings.offers.extend(pods.clone());
@@ -116,7 +117,8 @@ pub fn run(mut config: Config, again: Sources, args: AgentArgs) -> Result<(), Pr
         let (first, around) = (settled(settings), surroundings()?);
         let lasting = (first.key_file.clone(), first.audit.clone());
         let running = agent::start(&first, around, &process.supervisor, &process.health).await?;
-        reload::on_hangup(&process, again, move |config| {
+        let complete = move |config: &mut Config| probes.lay_over(&mut config.observability);
+        reload::on_hangup(&process, again, complete, move |config| {
             let (next, running) = (settled(config.agent), running.clone());
             let fixed =
                 [("agent.key_file", next.key_file != lasting.0), ("agent.audit", next.audit != lasting.1)];

@@ -67,9 +67,12 @@ async fn start(process: Process, config: Config, again: Sources, args: GatewayAr
         serve_console(&process, &config, &gateway).await?;
     }
     let (reloader, kas_config) = (gateway.reloader(), args.kas_config);
-    reload::on_hangup(&process, again, move |mut config| {
-        let laid = kas_config.as_ref().map_or(Ok(Vec::new()), |file| kas::lay_over(&mut config, file));
-        let outcome = laid.and_then(|_| reloader.reload(&config.gateway));
+    let complete = move |config: &mut Config| match &kas_config {
+        Some(file) => kas::lay_over(config, file).map(drop),
+        None => Ok(()),
+    };
+    reload::on_hangup(&process, again, complete, move |config| {
+        let outcome = reloader.reload(&config.gateway);
         let named = |settings: Vec<String>| settings.iter().map(|name| format!("gateway.{name}")).collect();
         std::future::ready(outcome.map(named))
     })?;
@@ -119,7 +122,7 @@ async fn serve_console(process: &Process, config: &Config, gateway: &Gateway) ->
         api: gateway.api(),
         reader,
         endpoint,
-        observability: process.observed_at().unwrap_or(OBSERVE_AT),
+        observability: process.observed_at().unwrap_or_default(),
         health: process.health.clone(),
         metrics: process.metrics.clone(),
         audit: gateway.audit(),

@@ -4,13 +4,17 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use tarbet_reach::listen::{Certificates, Listener, Place, Ready};
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::supervisor::Signals;
 use tarbet_telemetry::trace::Traces;
 use tarbet_telemetry::{Health, Metrics, Problem, Stage, Supervisor, log, observe, problem};
 use tokio::net::TcpListener;
 
-use crate::config::Config;
+use crate::config::{Config, Observability};
+
+/// Probes and Prometheus come with HTTP/1.1 or HTTP/2.
+const HTTP: &[&str] = &["h2", "http/1.1"];
 
 /// A process that has started to tell about itself. Cheap to clone.
 #[derive(Clone)]
@@ -21,8 +25,16 @@ pub struct Process {
     pub metrics: Metrics,
     /// Tells what works.
     pub health: Health,
-    observed_at: Arc<std::sync::OnceLock<SocketAddr>>,
+    // Set once: a process observes itself at one place.
+    observed: Arc<std::sync::OnceLock<Observed>>,
     traces: Option<Arc<Traces>>,
+}
+
+/// Where a process is observed, and what it proves itself with there.
+struct Observed {
+    /// None if it is a socket in the file system.
+    address: Option<SocketAddr>,
+    certificates: Option<Certificates>,
 }
 
 /// Which work a role does, and so how many threads it needs. Every thread keeps memory of its own for what
@@ -80,9 +92,8 @@ impl Process {
             })?;
             let process = Self::start(role, config)?;
             let starting = process.health.part("start");
-            let pages = config.observability.paths();
             if let Some(address) = config.observability.listen.or(observe_at.into()) {
-                process.observe(address, &pages).await?;
+                process.observe(address, &config.observability).await?;
             }
             build(process.clone()).await?;
             drop(starting);
@@ -107,24 +118,40 @@ impl Process {
             Problem::new(&ground::CONFIG_INVALID, "Logging cannot be set up.").because(problem::chain(&error))
         })?;
         let (supervisor, metrics) = (Supervisor::default(), Metrics::new(role, version));
-        Ok(Self { supervisor, metrics, health: Health::default(), observed_at: Arc::default(), traces })
+        Ok(Self { supervisor, metrics, health: Health::default(), observed: Arc::default(), traces })
     }
 
-    /// Where metrics and probes are.
-    pub fn observed_at(&self) -> Option<SocketAddr> {
-        self.observed_at.get().copied()
+    /// The URL of metrics and probes, if they have one.
+    pub fn observed_at(&self) -> Option<String> {
+        let Observed { address, certificates } = self.observed.get()?;
+        let scheme = if certificates.is_some() { "https" } else { "http" };
+        Some(format!("{scheme}://{}", (*address)?))
     }
 
-    async fn observe(&self, address: SocketAddr, pages: &observe::Paths) -> Result<(), Problem> {
-        let listener = bind(address, "observability").await?;
-        // Set once: a process observes itself at one place.
-        let _ = self.observed_at.set(listener.local_addr().unwrap_or(address));
-        let router = observe::router(self.metrics.clone(), self.health.clone(), pages);
+    /// Reads the certificate of metrics and probes anew, as these settings name it.
+    pub fn observe_anew(&self, settings: &Observability) -> Result<Option<Ready>, Problem> {
+        let certificates = self.observed.get().and_then(|observed| observed.certificates.as_ref());
+        let both = certificates.zip(settings.tls.as_ref());
+        both.map(|(certificates, files)| certificates.read(files)).transpose()
+    }
+
+    /// Whether these settings would have metrics and probes gain TLS or lose it, which needs a new start.
+    pub fn turns_tls(&self, settings: &Observability) -> bool {
+        let had = self.observed.get().map(|observed| observed.certificates.is_some());
+        had.is_some_and(|had| had != settings.tls.is_some())
+    }
+
+    async fn observe(&self, address: SocketAddr, settings: &Observability) -> Result<(), Problem> {
+        let place = settings.socket.as_deref().map_or(Place::Tcp(address), Place::Socket);
+        let listener = Listener::bind("observability", place, settings.tls.as_ref(), HTTP).await?;
+        let listener = listener.at_most(settings.max_connections);
+        let address = (!listener.is_socket()).then(|| listener.address());
+        let certificates = listener.certificates();
+        let _ = self.observed.set(Observed { address, certificates });
+        let router = observe::router(self.metrics.clone(), self.health.clone(), &settings.paths());
         self.supervisor.spawn(Stage::Observe, "observability listener", |stop| async move {
-            observe::serve(listener, router, stop).await.map_err(|error| {
-                Problem::new(&ground::TASK_FAILED, "The observability listener failed.")
-                    .because(error.to_string())
-            })
+            listener.serve_pages(router, stop).await;
+            Ok(())
         });
         Ok(())
     }

@@ -3,6 +3,7 @@
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
+use tarbet_reach::listen::Ready;
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::{Problem, Stage, log};
 use tokio::signal::unix::{SignalKind, signal};
@@ -13,10 +14,12 @@ use crate::config::{self, Config, Sources};
 type Outcome = [(&'static str, &'static str); 1];
 
 /// Runs `reload` with what is written now at every SIGHUP, which would otherwise end the process. It gives
-/// the settings that have changed and need a new start; a failure has changed nothing.
-pub fn on_hangup<R, F>(process: &Process, sources: Sources, reload: R) -> Result<(), Problem>
+/// the settings that have changed and need a new start; a failure has changed nothing. `complete` lays over
+/// them what flags say.
+pub fn on_hangup<C, R, F>(process: &Process, sources: Sources, complete: C, reload: R) -> Result<(), Problem>
 where
-    R: Fn(Config) -> F + Send + 'static,
+    C: Fn(&mut Config) -> Result<(), Problem> + Send + Sync + 'static,
+    R: Fn(Config) -> F + Send + Sync + 'static,
     F: Future<Output = Result<Vec<String>, Problem>> + Send,
 {
     let mut hangup = signal(SignalKind::hangup()).map_err(|error| {
@@ -33,20 +36,26 @@ where
         Gauge::default(),
     );
     good.set(1);
+    let observed = process.clone();
     process.supervisor.spawn(Stage::Upkeep, "reload", |stop| async move {
         loop {
             tokio::select! {
                 _ = hangup.recv() => {}
                 () = stop.cancelled() => return Ok(()),
             }
-            let taken = match config::load(&sources) {
-                Ok(config) => {
-                    let filter = config.log.filter.clone();
-                    reload(config).await.map(|waiting| (waiting, filter))
-                }
-                Err(error) => Err(error.problem()),
+            let taken = async {
+                let mut config = config::load(&sources).map_err(|error| error.problem())?;
+                let filter = config.log.filter.clone();
+                complete(&mut config)?;
+                let ready = observed.observe_anew(&config.observability)?;
+                let turned = observed.turns_tls(&config.observability);
+                let mut waiting = reload(config).await?;
+                // Everything is good: from here on nothing fails.
+                ready.into_iter().for_each(Ready::put_into_use);
+                waiting.extend(turned.then(|| "observability.tls".to_owned()));
+                Ok::<_, Problem>((waiting, filter))
             };
-            let outcome = match taken {
+            let outcome = match taken.await {
                 Ok((waiting, filter)) => {
                     // It was checked when it was read.
                     let _ = log::set_filter(&filter);

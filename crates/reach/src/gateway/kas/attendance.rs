@@ -59,7 +59,12 @@ pub(super) fn keep(hub: &Arc<Hub>) -> Attendance {
                     if let Some(told) = told {
                         let _ = told.await;
                     }
-                    if !hub.kas.pool.holds(agent.id) && !is_elsewhere(&hub, agent.id).await {
+                    if hub.kas.pool.holds(agent.id) {
+                        continue;
+                    }
+                    if is_elsewhere(&hub, agent.id).await {
+                        hub.kas.tracker.broke_off(agent.id).await;
+                    } else {
                         hub.kas.tracker.went(agent.id).await;
                     }
                 }

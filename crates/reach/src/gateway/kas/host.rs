@@ -124,8 +124,24 @@ impl AgentHost for Host {
         self.tracker.register(agent, pod_id, meta, Timestamp::now()).await
     }
 
+    fn registered_over(&self, agent: &Agent, pod_id: i64, connection: u64) {
+        self.tracker.registered_over(agent.id, pod_id, connection);
+    }
+
+    fn carried_over(&self, agent: &Agent, connection: u64) {
+        self.tracker.carried_over(agent.id, connection);
+    }
+
+    fn disconnected(&self, agent: &Agent, connection: u64, moves: bool) {
+        self.tracker.disconnected(agent.id, connection, moves);
+    }
+
     async fn unregistered(&self, agent: &Agent, pod_id: i64) -> Result<(), Status> {
         self.tracker.unregister(agent, pod_id).await
+    }
+
+    fn gitlab(&self) -> Option<Arc<GitlabClient>> {
+        self.gitlab.clone()
     }
 
     async fn configuration(

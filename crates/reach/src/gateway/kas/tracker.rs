@@ -1,5 +1,7 @@
 //! Which agents' processes are connected: noted when they register, told on the API listener.
 
+mod presence;
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,6 +18,7 @@ use uuid::Uuid;
 
 use super::attendance::{is_elsewhere, site};
 use super::beside::Book;
+use super::seats::Seats;
 use super::services;
 use crate::gateway::Hub;
 use crate::kas::proto::agent_tracker::ConnectedAgentInfo;
@@ -73,6 +76,12 @@ pub(super) struct Tracker {
     away: Arc<Mutex<HashMap<i64, Away>>>,
     /// Agents of which something was noted here.
     noted: Arc<Mutex<BTreeSet<i64>>>,
+    /// Which of them sits at which connection.
+    seats: Arc<Mutex<Seats>>,
+    /// What was noted of those who lost theirs.
+    lost: Arc<Mutex<HashMap<(i64, i64), Connected>>>,
+    /// Held while a note of one of them is made or taken back.
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Tracker {
@@ -84,7 +93,16 @@ impl Tracker {
     ) -> Result<Self, Invalid> {
         let own = process.unwrap_or_else(|| Uuid::new_v4().simple().to_string()).into();
         let table = Table::new(store, "kas-agents")?;
-        Ok(Self { table, shared, own, away: Arc::default(), noted: Arc::default() })
+        Ok(Self {
+            table,
+            shared,
+            own,
+            away: Arc::default(),
+            noted: Arc::default(),
+            seats: Arc::default(),
+            lost: Arc::default(),
+            turn: Arc::default(),
+        })
     }
 
     pub(super) async fn register(
@@ -99,7 +117,8 @@ impl Tracker {
             self.remove(gone.agent, gone.project, gone.pod).await?;
         }
         let before = self.table.get(&key(agent.id, pod)).await.map_err(|error| failed(&error))?;
-        let before = before.map(|before| before.value).or(known);
+        let lost = locked(&self.lost).remove(&(agent.id, pod));
+        let before = before.map(|before| before.value).or(known).or(lost);
         let KubernetesVersion { major, minor, git_version, platform } =
             meta.kubernetes_version.unwrap_or_default();
         let connected = Connected {
@@ -121,12 +140,14 @@ impl Tracker {
         if let Some(away) = locked(&self.away).get_mut(&agent.id) {
             away.rows.retain(|row| row.pod != pod);
         }
+        self.left(agent.id, pod);
         self.remove(agent.id, agent.project_id, pod).await
     }
 
     /// An agent is at no gateway any more: none of its processes is connected.
     pub(super) async fn went(&self, agent: i64) {
         locked(&self.noted).remove(&agent);
+        self.forget(agent);
         let rows = match self.table.list_under(&agent.to_string()).await {
             Ok(listing) => listing.records.into_iter().map(|(_, found)| found.value).collect::<Vec<_>>(),
             Err(error) => return drop(failed(&error)),

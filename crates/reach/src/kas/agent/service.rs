@@ -72,6 +72,8 @@ impl Services {
 #[derive(Debug)]
 pub struct Requests {
     reader: Option<Reader>,
+    /// A call that comes by itself and not through a tunnel.
+    plain: Option<Inbox>,
     /// Where the stream goes when nobody reads it any more: it must still be read to its end.
     home: Option<oneshot::Sender<Reader>>,
 }
@@ -146,14 +148,20 @@ fn field(msg: &tunnel::connect_response::Msg) -> u8 {
 impl Requests {
     pub(super) fn new(reader: Reader) -> (Self, oneshot::Receiver<Reader>) {
         let (home, back) = oneshot::channel();
-        (Self { reader: Some(reader), home: Some(home) }, back)
+        (Self { reader: Some(reader), plain: None, home: Some(home) }, back)
+    }
+
+    /// Those of a call that comes by itself.
+    pub(in crate::kas) fn plain(inbox: Inbox) -> Self {
+        Self { reader: None, plain: Some(inbox), home: None }
     }
 
     /// The next message; `None` when the caller has no more. An error means that it went away.
     pub fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
-        match &mut self.reader {
-            Some(reader) => reader.poll_message(cx),
-            None => Poll::Ready(Ok(None)),
+        match (&mut self.reader, &mut self.plain) {
+            (Some(reader), _) => reader.poll_message(cx),
+            (None, Some(inbox)) => inbox.poll_message(cx).map(Option::transpose),
+            (None, None) => Poll::Ready(Ok(None)),
         }
     }
 
@@ -175,13 +183,20 @@ impl Drop for Requests {
 #[derive(Debug)]
 pub struct Replies {
     outbox: Outbox,
+    /// Whether it goes through a tunnel, which has frames of its own.
+    enclosed: bool,
     begun: bool,
     trailer: HeaderMap,
 }
 
 impl Replies {
     pub(super) fn new(outbox: Outbox) -> Self {
-        Self { outbox, begun: false, trailer: HeaderMap::new() }
+        Self { outbox, enclosed: true, begun: false, trailer: HeaderMap::new() }
+    }
+
+    /// The answer to a call that came by itself; its headers are under way already.
+    pub(in crate::kas) fn plain(outbox: Outbox) -> Self {
+        Self { outbox, enclosed: false, begun: true, trailer: HeaderMap::new() }
     }
 
     /// Sends initial metadata. Without it the first message does so, with none.
@@ -207,7 +222,9 @@ impl Replies {
             self.begun = true;
             self.put(tunnel::connect_request::Msg::Header(tunnel::Header::default()));
         }
-        self.outbox.push(|buffer| put_enclosed(buffer, 3, message));
+        self.outbox.push(
+            |buffer| if self.enclosed { put_enclosed(buffer, 3, message) } else { put(buffer, message) },
+        );
     }
 
     /// Sends what was pushed.
@@ -221,8 +238,11 @@ impl Replies {
     }
 
     /// Ends the call. A trailer follows a header always, an error only a failure.
-    pub(super) fn finish(&mut self, outcome: Result<(), Status>) {
+    pub(in crate::kas) fn finish(&mut self, outcome: Result<(), Status>) {
         use tunnel::connect_request::Msg;
+        if !self.enclosed {
+            return self.outbox.answer(&outcome.err().unwrap_or_else(|| Status::ok("")));
+        }
         if outcome.is_ok() {
             let _ = self.header(&HeaderMap::new());
         }

@@ -20,8 +20,10 @@ impl KasConfig {
     /// Lays what the file says over the settings of a gateway.
     pub fn apply(&self, gateway: &mut GatewayConfig) -> Result<(), KasConfigError> {
         let listen = &self.agent.listen;
+        let at = place("agent.listen", listen.network, &listen.address, gateway.agents.listen)?;
         gateway.agents = ListenerConfig {
-            listen: address("agent.listen", listen.network, &listen.address)?,
+            listen: at.0,
+            socket: at.1,
             tls: tls(listen.certificate_file.as_ref(), listen.key_file.as_ref()),
             ..gateway.agents
         };
@@ -37,8 +39,11 @@ impl KasConfig {
         gateway.serve_kubernetes = self.agent.kubernetes_api.is_some();
         if let Some(api) = &self.agent.kubernetes_api {
             let listen = &api.listen;
+            let setting = "agent.kubernetes_api.listen";
+            let at = place(setting, listen.network, &listen.address, gateway.kubernetes.listen)?;
             gateway.kubernetes = ListenerConfig {
-                listen: address("agent.kubernetes_api.listen", listen.network, &listen.address)?,
+                listen: at.0,
+                socket: at.1,
                 tls: tls(listen.certificate_file.as_ref(), listen.key_file.as_ref()),
                 ..gateway.kubernetes
             };
@@ -47,8 +52,10 @@ impl KasConfig {
         if let Some(api) = &self.api {
             let listen = &api.listen;
             let at = listen.address.as_deref().unwrap_or(API);
+            let at = place("api.listen", listen.network, at, gateway.api.listen)?;
             gateway.api = ListenerConfig {
-                listen: address("api.listen", listen.network, at)?,
+                listen: at.0,
+                socket: at.1,
                 tls: tls(listen.certificate_file.as_ref(), listen.key_file.as_ref()),
                 ..gateway.api
             };
@@ -57,7 +64,8 @@ impl KasConfig {
         if let Some(api) = &self.private_api {
             let listen = &api.listen;
             let at = listen.address.as_deref().unwrap_or(PRIVATE);
-            gateway.private.listen = address("private_api.listen", listen.network, at)?;
+            let at = place("private_api.listen", listen.network, at, gateway.private.listen)?;
+            (gateway.private.listen, gateway.private.socket) = at;
             gateway.private.tls = tls(listen.certificate_file.as_ref(), listen.key_file.as_ref());
             gateway.private.secret_file = Some(listen.authentication_secret_file.clone());
             gateway.private.ca_file.clone_from(&listen.ca_certificate_file);
@@ -79,10 +87,19 @@ impl KasConfig {
         Ok(())
     }
 
-    /// Where the observability listener is.
-    pub fn observability(&self) -> Result<SocketAddr, KasConfigError> {
+    /// Where the observability listener is, at an address or a path.
+    pub fn observability(&self) -> Result<(Option<SocketAddr>, Option<PathBuf>), KasConfigError> {
         let listen = &self.observability.listen;
-        address("observability.listen", listen.network, &listen.address)
+        match listen.network {
+            Network::Unix => Ok((None, Some(socket("observability.listen", &listen.address)?))),
+            network => Ok((Some(address("observability.listen", network, &listen.address)?), None)),
+        }
+    }
+
+    /// The certificate of the observability listener, if it has one.
+    pub fn observability_tls(&self) -> Option<TlsFiles> {
+        let listen = &self.observability.listen;
+        tls(listen.certificate_file.as_ref(), listen.key_file.as_ref())
     }
 
     /// The store that replicas share; `None` for one that stands alone.
@@ -144,6 +161,7 @@ impl KasConfig {
             database,
             prefix,
             tls,
+            deadline: redis.patience().unwrap_or(usual.deadline),
             ..usual
         }))))
     }
@@ -170,12 +188,30 @@ fn tls(certificate: Option<&PathBuf>, key: Option<&PathBuf>) -> Option<TlsFiles>
     Some(TlsFiles { cert_file, key_file, ..TlsFiles::default() })
 }
 
+/// An address, or the usual one and the path of a socket that is listened on instead.
+fn place(
+    setting: &str,
+    network: Network,
+    text: &str,
+    usual: SocketAddr,
+) -> Result<(SocketAddr, Option<PathBuf>), KasConfigError> {
+    match network {
+        Network::Unix => Ok((usual, Some(socket(setting, text)?))),
+        network => Ok((address(setting, network, text)?, None)),
+    }
+}
+
+fn socket(setting: &str, text: &str) -> Result<PathBuf, KasConfigError> {
+    // The original's own default is an address, which would become a file of that name.
+    if text.contains('/') {
+        return Ok(PathBuf::from(text));
+    }
+    Err(KasConfigError::Contradiction(format!("`{setting}`: `{text}` is no path, and the network is unix")))
+}
+
 /// Reads `host:port`, where no host means all of them.
 fn address(setting: &str, network: Network, text: &str) -> Result<SocketAddr, KasConfigError> {
     let wrong = |why: &str| KasConfigError::Contradiction(format!("`{setting}`: `{text}` {why}"));
-    if network == Network::Unix {
-        return Err(wrong("is a socket in the file system; this gateway listens on TCP"));
-    }
     if let Some(port) = text.strip_prefix(':') {
         let port: u16 = port.parse().map_err(|_| wrong("has no port"))?;
         return Ok(match network {

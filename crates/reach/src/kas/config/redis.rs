@@ -1,6 +1,7 @@
 //! Where replicas meet.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -19,6 +20,8 @@ pub struct RedisConfig {
     pub dial_timeout: Option<Span>,
     /// How long a write may take.
     pub write_timeout: Option<Span>,
+    /// How long an answer may take. The original takes it and does nothing with it.
+    pub read_timeout: Option<Span>,
     /// What keys begin with.
     pub key_prefix: Option<String>,
     /// The user.
@@ -32,8 +35,21 @@ pub struct RedisConfig {
     /// The number of the database.
     pub database_index: u32,
     pub(super) pool_size: Option<IgnoredAny>,
-    pub(super) read_timeout: Option<IgnoredAny>,
     pub(super) idle_timeout: Option<IgnoredAny>,
+}
+
+/// What the store may be told to wait.
+const PATIENCE: [Duration; 2] = [Duration::from_millis(100), Duration::from_mins(5)];
+
+impl RedisConfig {
+    /// How long a call to the store may take in all: each attempt to connect or to be answered has a third of
+    /// it, which is what the slowest of the timeouts asks for.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        let asked = [self.dial_timeout, self.read_timeout, self.write_timeout];
+        let slowest = asked.into_iter().flatten().map(Span::get).max()?;
+        let [least, most] = PATIENCE;
+        Some(slowest.saturating_mul(3).clamp(least, most))
+    }
 }
 
 /// `redis.server`.

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use tarbet_store::StoreConfig;
+use tarbet_store::{RedisConfig as RedisConfigOfStore, StoreConfig};
 
 use super::*;
 use crate::config::GatewayConfig;
@@ -106,10 +106,7 @@ fn every_key_is_known_and_the_unused_are_named() {
         "observability.google_profiler",
         "observability.logging.grpc_level",
         "redis.pool_size",
-        "redis.read_timeout",
         "redis.idle_timeout",
-        "redis.dial_timeout",
-        "redis.write_timeout",
         "observability.tracing",
         "api.listen.max_connection_age",
         "private_api.listen.max_connection_age",
@@ -118,7 +115,7 @@ fn every_key_is_known_and_the_unused_are_named() {
     }
     let grace = "`agent.listen.listen_grace_period` is taken as 5s, the longest of all";
     assert!(warnings.contains(&grace.to_owned()), "{warnings:?}");
-    assert_eq!(warnings.len(), 18, "{warnings:?}");
+    assert_eq!(warnings.len(), 15, "{warnings:?}");
     let odd = "
 plural_url: https://console.example.org
 agent:
@@ -154,6 +151,10 @@ fn a_file_becomes_a_gateway_and_a_store() {
     let Some(StoreConfig::Redis(redis)) = config.store().unwrap() else { panic!() };
     assert_eq!((redis.prefix.as_str(), redis.database), ("mine:tarbet", 2));
     assert_eq!(redis.sentinel.unwrap().addresses.len(), 2);
+    assert!(config.observability_tls().is_none());
+    let secured = "observability: {listen: {certificate_file: /a, key_file: /b}}";
+    let files = KasConfig::parse(secured).unwrap().observability_tls().unwrap();
+    assert_eq!(files.cert_file.as_deref(), Some(std::path::Path::new("/a")));
 
     // The last slash may be left out, and so may the whole of it.
     for (text, meant) in [("/k8s-proxy", "/k8s-proxy/"), ("''", "/"), ("/", "/"), ("/a/b/", "/a/b/")] {
@@ -188,10 +189,44 @@ redis: {server: {address: 'r:6379'}}";
         (redis.url.unwrap().to_string().as_str(), redis.prefix.as_str()),
         ("redis://r:6379", "gitlab-kas:tarbet")
     );
-    for bad in ["{network: unix, address: /x}", "{address: nowhere}", "{address: ':x'}"] {
+    assert_eq!(redis.deadline, RedisConfigOfStore::at("redis://r".parse().unwrap()).deadline);
+    let slow =
+        "redis: {server: {address: /run/redis.sock}, network: unix, dial_timeout: 5s, write_timeout: 3s}";
+    let Some(StoreConfig::Redis(slow)) = KasConfig::parse(slow).unwrap().store().unwrap() else { panic!() };
+    assert_eq!(slow.deadline.as_secs(), 15, "each attempt has a third of it");
+    assert_eq!(slow.url.unwrap().to_string(), "unix:///run/redis.sock");
+    for bad in ["{network: unix, address: here}", "{address: nowhere}", "{address: ':x'}"] {
         let config = KasConfig::parse(&format!("agent: {{listen: {bad}}}")).unwrap();
         assert!(config.apply(&mut GatewayConfig::default()).is_err(), "{bad}");
     }
+}
+
+#[test]
+fn a_listener_may_be_a_socket() {
+    let text = "
+agent:
+  listen: {network: unix, address: /run/kas/agents.sock}
+  kubernetes_api: {listen: {network: unix, address: /run/kas/kubernetes.sock}}
+api: {listen: {network: unix, address: /run/kas/api.sock, authentication_secret_file: s}}
+private_api: {listen: {network: unix, address: /run/kas/private.sock, authentication_secret_file: s}}
+observability: {listen: {network: unix, address: ./probes.sock}}
+";
+    let mut gateway = GatewayConfig::default();
+    let config = KasConfig::parse(text).unwrap();
+    config.apply(&mut gateway).unwrap();
+    for (place, path) in [
+        (gateway.agents.place(), "/run/kas/agents.sock"),
+        (gateway.kubernetes.place(), "/run/kas/kubernetes.sock"),
+        (gateway.api.place(), "/run/kas/api.sock"),
+        (gateway.private.place(), "/run/kas/private.sock"),
+    ] {
+        assert_eq!(place.to_string(), path);
+    }
+    assert_eq!(config.observability().unwrap(), (None, Some("./probes.sock".into())));
+    assert!(KasConfig::parse("observability: {listen: {network: unix}}").unwrap().observability().is_err());
+    // Without one, the address that is meant is listened on again.
+    KasConfig::parse("agent: {}").unwrap().apply(&mut gateway).unwrap();
+    assert_eq!(gateway.agents.place().to_string(), "127.0.0.1:8150");
 }
 
 #[test]

@@ -176,6 +176,24 @@ impl GitlabClient {
     }
 }
 
+impl GitlabClient {
+    /// A request for this path, in the name of the agent with this token.
+    pub(super) fn ask_as(
+        &self,
+        method: Method,
+        path: &str,
+        query: Option<&str>,
+        agent: &Secret,
+    ) -> reqwest::RequestBuilder {
+        let Asker { http, address, .. } = &self.asker;
+        let headers = self.asker.as_us().with(AUTHORIZATION.as_str(), &format!("Bearer {}", agent.expose()));
+        let mut url = address.clone();
+        url.set_path(&format!("{}{path}", address.path().trim_end_matches('/')));
+        url.set_query(query);
+        http.request(method, url).headers(headers.0)
+    }
+}
+
 impl std::fmt::Debug for GitlabClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("GitlabClient").field("address", &self.asker.address.as_str()).finish_non_exhaustive()

@@ -1,4 +1,4 @@
-//! The agent's half: requests out of calls, to whatever reaches the API server.
+//! The serving half: requests out of calls, to whatever reaches the API server, or GitLab.
 
 use std::sync::Arc;
 
@@ -16,8 +16,11 @@ use super::body::{RequestBody, RequestFrames};
 use super::headers::{self, add_via, strip_hop_by_hop};
 use super::impersonation::Impersonation;
 use super::{pieces, uri};
-use crate::kas::agent::{Replies, Service, ServiceCall};
-use crate::kas::prefix::{Prefix, Rpc};
+use crate::kas::agent::{Replies, Requests, Service, ServiceCall};
+use crate::kas::gitlab::Module;
+use crate::kas::inbox::Inbox;
+use crate::kas::outbox::Outbox;
+use crate::kas::prefix::{MethodPath, Prefix, Rpc};
 use crate::kas::proto::{grpctool, prototool};
 
 /// Serves `KubernetesApi/MakeRequest`.
@@ -29,12 +32,40 @@ pub struct KubernetesApi {
     prefix: Prefix,
     product: String,
     upstream: Arc<dyn Caller>,
+    extra: Extra,
+}
+
+/// What goes with a request besides itself.
+#[derive(Debug, Clone, Copy)]
+enum Extra {
+    /// As whom it goes to the API server.
+    Impersonation,
+    /// Which module of the agent asks.
+    Module,
 }
 
 impl KubernetesApi {
     /// Hands requests to `upstream`. The product is named in `Via`.
     pub fn new(prefix: Prefix, product: impl Into<String>, upstream: Arc<dyn Caller>) -> Self {
-        Self { prefix, product: product.into(), upstream }
+        Self { prefix, product: product.into(), upstream, extra: Extra::Impersonation }
+    }
+
+    /// The same for requests of an agent's modules, which say with a [`Module`] who asks.
+    pub(in crate::kas) fn of_modules(
+        prefix: Prefix,
+        product: impl Into<String>,
+        upstream: Arc<dyn Caller>,
+    ) -> Self {
+        Self { extra: Extra::Module, ..Self::new(prefix, product, upstream) }
+    }
+
+    /// Answers a call that came by itself and not through a tunnel.
+    pub(in crate::kas) async fn answer(&self, metadata: HeaderMap, requests: Inbox, outbox: Outbox) {
+        let method = MethodPath::of(Rpc::AskGitlab, self.prefix);
+        let call = ServiceCall { method, metadata, requests: Requests::plain(requests) };
+        let mut replies = Replies::plain(outbox);
+        let outcome = self.make_request(call, &mut replies).await;
+        replies.finish(outcome);
     }
 
     async fn make_request(&self, call: ServiceCall, replies: &mut Replies) -> Result<(), Status> {
@@ -87,11 +118,17 @@ impl KubernetesApi {
             None => None,
         };
         request.extensions_mut().insert(Length(length));
-        if let Some(extra) = &header.extra
-            && let Some(who) = Impersonation::from_any(extra, self.prefix)?
-        {
-            who.apply(request.headers_mut())?;
-            request.extensions_mut().insert(who);
+        match (self.extra, &header.extra) {
+            (Extra::Impersonation, Some(extra)) => {
+                if let Some(who) = Impersonation::from_any(extra, self.prefix)? {
+                    who.apply(request.headers_mut())?;
+                    request.extensions_mut().insert(who);
+                }
+            }
+            (Extra::Impersonation, None) => {}
+            (Extra::Module, extra) => {
+                request.extensions_mut().insert(Module::from_any(extra.as_ref(), self.prefix)?);
+            }
         }
         Ok(request)
     }

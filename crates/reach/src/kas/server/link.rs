@@ -17,7 +17,9 @@ use tonic::{Code, Status};
 use super::Shared;
 use crate::kas::descriptor::Descriptor;
 use crate::kas::frame::put;
+use crate::kas::gitlab::ForModules;
 use crate::kas::inbox::Inbox;
+use crate::kas::kubernetes::KubernetesApi;
 use crate::kas::order::{CONNECT_REQUEST, Track};
 use crate::kas::outbox::{Outbox, OutboxBody, outbox};
 use crate::kas::pool::{Agent, Lane};
@@ -37,6 +39,9 @@ const NOTE_SOON: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
+/// How the gateway is called in `Via`.
+const PRODUCT: &str = concat!("tarbet-gateway/", env!("CARGO_PKG_VERSION"));
+
 /// More different tokens than any agent uses on one connection.
 const MAX_TOKENS: usize = 64;
 
@@ -54,6 +59,8 @@ pub(super) enum Ending {
 struct Guest {
     token: Secret,
     agent: Arc<Agent>,
+    /// Whether it has opened a tunnel here.
+    carried: bool,
     /// Makes the connection count against the limit of its site.
     _place: Arc<dyn Send + Sync>,
 }
@@ -84,6 +91,7 @@ impl Link {
             Some(Rpc::Register) => self.register(request).await,
             Some(Rpc::Unregister) => self.unregister(request).await,
             Some(Rpc::GetConfiguration) => self.configure(request).await,
+            Some(Rpc::AskGitlab) => self.ask_gitlab(request).await,
             Some(
                 Rpc::MakeRequest | Rpc::GetConnectedAgents | Rpc::GitPushEvent | Rpc::ListAgentConfigFiles,
             )
@@ -105,6 +113,7 @@ impl Link {
     async fn connect(&self, request: Request<Incoming>) -> Result<OutboxBody, Status> {
         let (agent, mut inbox) = self.admit_patiently(request).await?;
         let frame = first(&mut inbox).await?;
+        self.carry(&agent);
         let mut track = Track::new(&CONNECT_REQUEST);
         let pool = &self.shared.pool;
         let known = pool.known_descriptor(agent.id, &frame);
@@ -139,10 +148,20 @@ impl Link {
         Ok(body)
     }
 
+    /// Notes that an agent has tunnels here.
+    fn carry(&self, agent: &Agent) {
+        let mut guests = locked(&self.guests);
+        let known = guests.iter_mut().find(|known| known.agent.id == agent.id);
+        if known.is_some_and(|known| !std::mem::replace(&mut known.carried, true)) {
+            self.shared.host.carried_over(agent, self.id);
+        }
+    }
+
     async fn register(&self, request: Request<Incoming>) -> Result<OutboxBody, Status> {
         let (agent, mut inbox) = self.admit(request).await?;
         let agent_registrar::RegisterRequest { agent_meta, pod_id } = single(&mut inbox).await?;
         self.shared.host.registered(&agent, pod_id, agent_meta.unwrap_or_default()).await?;
+        self.shared.host.registered_over(&agent, pod_id, self.id);
         Ok(reply(&agent_registrar::RegisterResponse {}))
     }
 
@@ -175,6 +194,27 @@ impl Link {
                 body = self.note(agent, asked.agent_meta.unwrap_or_default(), body);
             }
         }
+        Ok(body)
+    }
+
+    /// Passes a request of a module of the agent on to GitLab.
+    async fn ask_gitlab(&self, request: Request<Incoming>) -> Result<OutboxBody, Status> {
+        let gitlab = self.shared.host.gitlab().ok_or_else(|| {
+            Status::unimplemented(
+                "agent → gateway: there is no GitLab behind this gateway that could be asked",
+            )
+        })?;
+        let (metadata, token) = (request.headers().clone(), bearer(request.headers())?);
+        let (_, inbox) = self.admit(request).await?;
+        let upstream = Arc::new(ForModules::new(gitlab, token));
+        let modules = KubernetesApi::of_modules(self.shared.config.prefix, PRODUCT, upstream);
+        let (outbox, body) = outbox();
+        let over = CancellationToken::new();
+        let body = body.holding(over.clone().drop_guard());
+        tokio::spawn(async move {
+            // An agent that goes away needs no answer.
+            over.run_until_cancelled(modules.answer(metadata, inbox, outbox)).await;
+        });
         Ok(body)
     }
 
@@ -229,7 +269,7 @@ impl Link {
                 return Err(Status::resource_exhausted("agent → gateway: too many tokens on one connection"));
             }
             let place = self.shared.host.connect(&agent)?;
-            guests.push(Guest { token, agent: Arc::clone(&agent), _place: place });
+            guests.push(Guest { token, agent: Arc::clone(&agent), carried: false, _place: place });
         }
         Ok((agent, inbox))
     }
@@ -313,6 +353,10 @@ impl Link {
     /// The last word about the connection.
     pub(super) fn over(&self, error: Option<hyper::Error>) {
         locked(&self.held).clear();
+        let moves = self.moving.load(Ordering::Acquire);
+        for guest in std::mem::take(&mut *locked(&self.guests)) {
+            self.shared.host.disconnected(&guest.agent, self.id, moves);
+        }
         if let Some(error) = error {
             tracing::debug!(%error, "The connection of an agent broke.");
         }
@@ -322,10 +366,14 @@ impl Link {
 /// The token of a call, and what it sends.
 fn open(request: Request<Incoming>) -> Result<(Secret, Inbox), Status> {
     let (head, body) = request.into_parts();
-    let token = meta::bearer(&head.headers).map(Secret::from).ok_or_else(|| {
-        Status::unauthenticated("agent → gateway: the call carries no `authorization: Bearer` token")
-    })?;
+    let token = bearer(&head.headers)?;
     Ok((token, Inbox::new(&head.headers, body)?))
+}
+
+fn bearer(headers: &HeaderMap) -> Result<Secret, Status> {
+    meta::bearer(headers).map(Secret::from).ok_or_else(|| {
+        Status::unauthenticated("agent → gateway: the call carries no `authorization: Bearer` token")
+    })
 }
 
 fn is_grpc(headers: &HeaderMap) -> bool {

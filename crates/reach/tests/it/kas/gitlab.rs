@@ -11,13 +11,18 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use prost::Message;
 use tarbet_identity::SecretBytes;
 use tarbet_identity::jwt::kas::KasSigner;
+use tarbet_reach::kas::frame::put;
 use tarbet_reach::kas::gitlab::{
     Credential, GitlabClient, GitlabError, GitlabSettings, access_of_job, access_of_user,
 };
-use tonic::Code;
+use tarbet_reach::kas::proto::{gitlab_access, grpctool, prototool};
+use tarbet_reach::kas::{Prefix, Rpc};
+use tonic::{Code, Status};
 
+use super::raw::Peer;
 use super::*;
 
 /// Path, headers and body of a question.
@@ -81,6 +86,9 @@ fn answer(path: &str, headers: &HashMap<String, String>, body: &str) -> Response
             .unwrap()
     };
     let known = |name: &str| headers.get(name).map(String::as_str);
+    if path.starts_with("/root/api/v4/internal/kubernetes/modules/") {
+        return json(202, &format!("{path} with {} bytes", body.len()));
+    }
     match path {
         "/root/api/v4/internal/kubernetes/agent_info" => match known("authorization") {
             Some("Bearer good") => {
@@ -205,4 +213,85 @@ async fn callers_become_the_people_they_are() {
     assert!(matches!(client.authorize_proxy_user(&other).await, Some(Err(GitlabError::Malformed { .. }))));
     let job = read(&[("authorization", "Bearer ci:7:job")]);
     assert!(client.authorize_proxy_user(&job).await.is_none());
+}
+
+/// A request of a module of an agent, by its frames.
+async fn ask_for(
+    gateway: &Gateway,
+    token: &str,
+    module: &str,
+    path: &str,
+    body: &[Bytes],
+) -> Result<String, Status> {
+    use grpctool::http_request::{Data, Header, Message as Kind, Trailer};
+    let values = |text: &str| prototool::Values { value: vec![text.to_owned()] };
+    let headers = [("Content-Type", "text/plain"), ("Cookie", "a=b"), ("Authorization", "Bearer another")];
+    let request = prototool::HttpRequest {
+        method: "PUT".into(),
+        header: headers.map(|(name, value)| (name.to_owned(), values(value))).into(),
+        url_path: path.into(),
+        query: [("a".to_owned(), values("1"))].into(),
+    };
+    let value = gitlab_access::HeaderExtra { module_name: module.into() }.encode_to_vec();
+    let extra =
+        prost_types::Any { type_url: Prefix::Gitlab.type_url("gitlab_access.rpc.HeaderExtra"), value };
+    let header = Header { request: Some(request), extra: Some(extra), content_length: None };
+    let mut frames = vec![Kind::Header(header)];
+    frames.extend(body.iter().map(|data| Kind::Data(Data { data: data.clone() })));
+    frames.push(Kind::Trailer(Trailer {}));
+    let mut peer = Peer::call(gateway, Rpc::AskGitlab, token, false).await;
+    for frame in frames {
+        let mut buffer = bytes::BytesMut::new();
+        put(&mut buffer, &grpctool::HttpRequest { message: Some(frame) });
+        peer.bytes(&buffer);
+    }
+    peer.hang_up();
+    let (mut said, mut ended) = (String::new(), false);
+    loop {
+        let message = match peer.next().await {
+            Ok(message) => grpctool::HttpResponse::decode(message).unwrap().message.unwrap(),
+            Err(status) if status.code() == Code::Ok => {
+                assert!(ended, "no trailer");
+                return Ok(said);
+            }
+            Err(status) => return Err(status),
+        };
+        match message {
+            grpctool::http_response::Message::Header(header) => said += &header.response.unwrap().status,
+            grpctool::http_response::Message::Data(data) => said += &String::from_utf8_lossy(&data.data),
+            grpctool::http_response::Message::Trailer(_) => ended = true,
+            grpctool::http_response::Message::UpgradeData(_) => panic!("nobody asked for it"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn modules_of_an_agent_ask_gitlab_below_their_own_path() {
+    let (gitlab, desk) = (Gitlab::start().await, Desk::with(&[("good", 7)]));
+    let gateway = Gateway::start(Over::Tcp, Prefix::Gitlab, Arc::clone(&desk)).await;
+    let status = ask_for(&gateway, "good", "scanning", "/found/7", &[]).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unimplemented, "there is no GitLab: {status}");
+    *desk.gitlab.lock().unwrap() = Some(Arc::new(gitlab.client()));
+
+    let pieces = vec![Bytes::from(vec![b'x'; 32 << 10]); 9];
+    let said = ask_for(&gateway, "good", "scanning", "/found/7", &pieces).await.unwrap();
+    let path = "/root/api/v4/internal/kubernetes/modules/scanning/found/7";
+    assert_eq!(said, format!("202 Accepted{path} with {} bytes", 9 * (32 << 10)));
+    let (asked, headers, _) = gitlab.asked.lock().unwrap()[0].clone();
+    assert_eq!(asked, path);
+    // In the name of the gateway and of the agent, and in no other.
+    assert_eq!((&*headers["authorization"], &*headers["content-type"]), ("Bearer good", "text/plain"));
+    assert!(headers["gitlab-kas-api-request"].split('.').count() == 3 && !headers.contains_key("cookie"));
+
+    // Out of its own path, under no name, or by nobody: GitLab hears nothing of it.
+    for (token, module, path, code) in [
+        ("good", "scanning", "/../../agent_info", Code::Unavailable),
+        ("good", "scanning/..", "/agent_info", Code::InvalidArgument),
+        ("good", "", "/found", Code::InvalidArgument),
+        ("nobody", "scanning", "/found", Code::Unauthenticated),
+    ] {
+        let status = ask_for(&gateway, token, module, path, &[]).await.unwrap_err();
+        assert_eq!(status.code(), code, "{module} {path}: {status}");
+    }
+    assert_eq!(gitlab.asked(), 1);
 }

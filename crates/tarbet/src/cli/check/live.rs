@@ -8,7 +8,7 @@ use tarbet_reach::gateway::SiteView;
 use tarbet_telemetry::problem::chain;
 
 use super::facts::Facts;
-use crate::cli::endpoint::ServerArgs;
+use crate::cli::endpoint::{ServerArgs, local_http};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -30,7 +30,7 @@ pub struct Live {
 
 pub async fn gather(facts: &Facts) -> Live {
     let Some(endpoint) = &facts.endpoint else { return Live::default() };
-    let http = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build().unwrap_or_default();
+    let http = local_http(Some(endpoint), PATIENCE);
     let mut live = Live::default();
     if let Some(url) = &endpoint.observability {
         live.ready = Some(json(&http, &format!("{url}/readyz")).await);

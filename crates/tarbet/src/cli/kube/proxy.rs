@@ -21,11 +21,10 @@ use tarbet_reach::names::SiteName;
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::problem::chain;
-use tarbet_telemetry::supervisor::Signals;
-use tokio::net::TcpListener;
 
 use super::super::endpoint::{ServerArgs, state_folder};
 use super::super::known_sites;
+use super::super::port::Port;
 use super::{default_kubeconfig, lead, read, unusable, write};
 use crate::output::Format;
 
@@ -69,11 +68,8 @@ pub async fn run(args: ProxyArgs, format: Format) -> Result<(), Problem> {
         .map_err(|error| Problem::new(&ground::INTERNAL, "A token cannot be made.").because(chain(&error)))?;
     let local = LocalKubernetes::new(site.sealed(keys, server.prove(&args.site)?)?, token.text().clone());
     let (acceptor, authority) = certificate(args.listen)?;
-    let listener = TcpListener::bind(args.listen).await.map_err(|error| {
-        Problem::new(&ground::ADDRESS_IN_USE, format!("{} cannot be bound.", args.listen))
-            .because(error.to_string())
-    })?;
-    let address = listener.local_addr().unwrap_or(args.listen);
+    let port = Port::bind(args.listen).await?;
+    let address = port.address;
     let file = args.kubeconfig.unwrap_or_else(default_kubeconfig);
     let mut config = read(&file)?;
     let cluster = json!({
@@ -87,23 +83,16 @@ pub async fn run(args: ProxyArgs, format: Format) -> Result<(), Problem> {
         args.site,
         file.display()
     ))?;
-    let signals = Signals::listen().map_err(|error| {
-        Problem::new(&ground::INTERNAL, "The command cannot listen for signals.").because(error.to_string())
-    })?;
-    loop {
-        let stream = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = signals.clone().next() => return Ok(()),
-        };
-        let Ok((stream, _)) = stream else { continue };
+    port.run(|stream| {
         let (local, acceptor) = (local.clone(), acceptor.clone());
-        tokio::spawn(async move {
-            match acceptor.accept(tarbet_link::tcp(stream)).await {
+        async move {
+            match acceptor.accept(stream).await {
                 Ok(stream) => local.serve(ByteStream::new(stream)).await,
                 Err(error) => tracing::debug!(cause = %chain(&error), "A connection was not secured."),
             }
-        });
-    }
+        }
+    })
+    .await
 }
 
 /// What the port shows, and the authority by which kubectl knows it.

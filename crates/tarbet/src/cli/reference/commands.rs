@@ -17,12 +17,13 @@ pub(super) fn page(program: &Command) -> String {
     write!(page, "\nAll commands take:\n\n{}", table(global)).unwrap();
     write!(page, "\nExit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 refused, 5 timed out.\n").unwrap();
     for command in program.get_subcommands().filter(|sub| sub.get_name() != "help") {
-        visit(command, "tarbet", &mut page);
+        visit(command, &program, "tarbet", &mut page);
     }
     page
 }
 
-fn visit(command: &Command, above: &str, page: &mut String) {
+/// One command and those below it. What one takes, those below it take as well: it is told once.
+fn visit(command: &Command, parent: &Command, above: &str, page: &mut String) {
     if command.is_hide_set() {
         return;
     }
@@ -31,7 +32,10 @@ fn visit(command: &Command, above: &str, page: &mut String) {
     write!(page, "\n## {path}\n\n{about}.\n").unwrap();
     let own: Vec<String> = command
         .get_arguments()
-        .filter(|argument| !argument.is_global_set() && !argument.is_hide_set())
+        .filter(|argument| {
+            let told = parent.get_arguments().any(|other| other.get_id() == argument.get_id());
+            !(argument.is_hide_set() || argument.is_global_set() && told)
+        })
         .filter(|argument| {
             !matches!(argument.get_action(), ArgAction::Help | ArgAction::HelpLong | ArgAction::Version)
         })
@@ -46,7 +50,7 @@ fn visit(command: &Command, above: &str, page: &mut String) {
         write!(page, "\n```text\n{}\n```\n", text.trim_end()).unwrap();
     }
     for sub in subs {
-        visit(sub, &path, page);
+        visit(sub, command, &path, page);
     }
 }
 

@@ -2,14 +2,20 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
+use std::path::PathBuf;
+
 use clap::{Args, ValueEnum};
+use tarbet_reach::config::TlsFiles;
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::ground;
+
+use crate::config::Observability;
 
 const PORT: u16 = 8080;
 
 /// Where agentk's flags say that probes and metrics are.
 #[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_field_names, reason = "they are called as their flags")]
 pub struct ProbeArgs {
     /// Which kind of address --observability-listen-address is
     #[arg(long, value_name = "NETWORK", value_enum)]
@@ -17,6 +23,12 @@ pub struct ProbeArgs {
     /// As --observability-listen, in agentk's form: host:port, or :port for all addresses
     #[arg(long, value_name = "ADDR")]
     observability_listen_address: Option<String>,
+    /// The certificate of probes and metrics, for TLS
+    #[arg(long, value_name = "FILE", requires = "observability_key_file")]
+    observability_cert_file: Option<PathBuf>,
+    /// Its key
+    #[arg(long, value_name = "FILE", requires = "observability_cert_file")]
+    observability_key_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -27,6 +39,17 @@ enum Network {
 }
 
 impl ProbeArgs {
+    /// Lays the flags under what is configured.
+    pub fn lay_over(&self, settings: &mut Observability) -> Result<(), Problem> {
+        settings.listen = settings.listen.or(self.address()?);
+        if self.observability_cert_file.is_some() && settings.tls.is_none() {
+            let (cert_file, key_file) =
+                (self.observability_cert_file.clone(), self.observability_key_file.clone());
+            settings.tls = Some(TlsFiles { cert_file, key_file, ..TlsFiles::default() });
+        }
+        Ok(())
+    }
+
     /// The address that the flags name, if they do.
     pub fn address(&self) -> Result<Option<SocketAddr>, Problem> {
         let network = self.observability_listen_network.unwrap_or(Network::Tcp);
@@ -76,6 +99,8 @@ mod tests {
             let args = ProbeArgs {
                 observability_listen_network: network,
                 observability_listen_address: text.map(str::to_owned),
+                observability_cert_file: None,
+                observability_key_file: None,
             };
             args.address().map(|found| found.map(|found| found.to_string())).map_err(|problem| problem.code)
         };

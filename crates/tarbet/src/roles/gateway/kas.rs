@@ -24,8 +24,11 @@ pub fn lay_over(config: &mut Config, file: &Path) -> Result<Vec<String>, Problem
     let kas = KasConfig::parse(&text).map_err(|error| invalid(chain(&error)))?;
     kas.apply(&mut config.gateway).map_err(|error| invalid(chain(&error)))?;
     let observability = kas.observability().map_err(|error| invalid(chain(&error)))?;
-    config.observability.listen.get_or_insert(observability);
+    if config.observability.listen.is_none() && config.observability.socket.is_none() {
+        (config.observability.listen, config.observability.socket) = observability;
+    }
     let pages = &mut config.observability;
+    pages.tls = pages.tls.take().or_else(|| kas.observability_tls());
     for (path, asked) in [
         (&mut pages.metrics_path, &kas.observability.prometheus),
         (&mut pages.liveness_path, &kas.observability.liveness_probe),
@@ -86,6 +89,12 @@ fn advertise(config: &mut Config) -> Result<(), Problem> {
     let private = &mut config.gateway.private;
     private.tls_server_name = settings.host.clone().filter(|host| !host.is_empty());
     let said = settings.url.is_some() || settings.cidr.is_some();
+    if config.gateway.kas.beside.is_some() && private.socket.is_some() && !said && private.advertise.is_none()
+    {
+        return Err(Problem::new(&ground::CONFIG_INVALID, "Other gateways cannot dial this one.")
+            .because("`private_api.listen` is a socket in the file system, and `redis` is there for replicas")
+            .advising("set OWN_PRIVATE_API_URL to where others reach the private API"));
+    }
     // Only replicas need to be told; one address that is listened on is told by itself.
     let is_open = config.gateway.kas.beside.is_some() && private.listen.ip().is_unspecified();
     if !said && (private.advertise.is_some() || !is_open) {

@@ -79,3 +79,52 @@ async fn a_new_process_of_an_agent_that_was_away_takes_the_place_of_the_old_ones
     tracker.hears(4).await;
     assert_eq!(tracker.lists().await, [3, 4]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_process_whose_connection_broke_is_listed_no_more_while_others_are() {
+    let tracker = tracker();
+    let settled = async |right: &[i64]| {
+        // What a connection means is noted by tasks of their own; all of them are at rest when time moves.
+        for _ in 0..100 {
+            tokio::time::advance(Duration::from_millis(1)).await;
+            if tracker.lists().await == right {
+                return;
+            }
+        }
+        panic!("{:?}, not {right:?}", tracker.lists().await);
+    };
+    for (connection, pod) in [(1, 1), (2, 2)] {
+        tracker.carried_over(7, connection);
+        tracker.hears(pod).await;
+        tracker.registered_over(7, pod, connection);
+    }
+    let since = |rows: Vec<Connected>, pod| rows.into_iter().find(|row| row.pod == pod).unwrap().since;
+    let before = since(tracker.rows().await, 1);
+    tracker.disconnected(7, 1, false);
+    settled(&[2]).await;
+    // It was the network: the same process by another connection.
+    tracker.carried_over(7, 3);
+    settled(&[1, 2]).await;
+    assert_eq!(since(tracker.rows().await, 1), before);
+    // Asked to move, it stays; another one in its place is one more, and the old one is none.
+    tracker.disconnected(7, 3, true);
+    settled(&[1, 2]).await;
+    tracker.carried_over(7, 4);
+    tracker.hears(9).await;
+    tracker.registered_over(7, 9, 4);
+    settled(&[2, 9]).await;
+    // The last two of this gateway break off, and the agent has more elsewhere.
+    tracker.disconnected(7, 2, false);
+    tracker.disconnected(7, 4, false);
+    tracker.broke_off(7).await;
+    settled(&[]).await;
+    // One that is known elsewhere by now is not taken back.
+    tracker.hears(2).await;
+    tracker.registered_over(7, 2, 5);
+    tracker.carried_over(7, 5);
+    let theirs = Connected { by: "another".into(), ..tracker.rows().await.remove(0) };
+    tracker.table.put_for(&key(7, 2), &theirs, KEPT).await.unwrap();
+    tracker.disconnected(7, 5, false);
+    tracker.broke_off(7).await;
+    assert_eq!(tracker.lists().await, [2]);
+}

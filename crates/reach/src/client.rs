@@ -208,6 +208,9 @@ pub fn problem(error: &LinkError) -> Problem {
         }
         other => Problem::new(&reach::GATEWAY_UNREACHABLE, "The gateway cannot be used.")
             .at("this machine → gateway")
-            .because(chain(other)),
+            .because(chain(other))
+            .advising(
+                "check that the gateway runs and that its URL is right; another gateway leads there too",
+            ),
     }
 }

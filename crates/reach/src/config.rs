@@ -87,7 +87,7 @@ impl Default for GatewayConfig {
             agents: ListenerConfig::at(Ipv4Addr::LOCALHOST, 8150),
             agents_url: None,
             api: ListenerConfig::at(Ipv4Addr::LOCALHOST, 8153),
-            kubernetes: ListenerConfig::at(Ipv4Addr::UNSPECIFIED, 8154),
+            kubernetes: ListenerConfig::at(Ipv4Addr::LOCALHOST, 8154),
             serve_kubernetes: true,
             private: PrivateConfig::default(),
             kas: KasSection::default(),
@@ -237,6 +237,25 @@ impl PrivateConfig {
 }
 
 impl GatewayConfig {
+    /// Where tokens are shown, by their settings: address, and whether it is encrypted.
+    fn token_listeners(&self) -> impl Iterator<Item = (&'static str, SocketAddr, bool)> {
+        let named = |name, listener: &ListenerConfig| (name, listener.listen, listener.tls.is_some());
+        let kubernetes = self.serve_kubernetes.then(|| named("gateway.kubernetes", &self.kubernetes));
+        [named("gateway.agents", &self.agents), named("gateway.api", &self.api)].into_iter().chain(kubernetes)
+    }
+
+    /// The settings of listeners that others than this machine reach.
+    pub fn public_listeners(&self) -> Vec<&'static str> {
+        let public = self.token_listeners().filter(|(_, at, _)| !at.ip().is_loopback());
+        public.map(|(name, ..)| name).collect()
+    }
+
+    /// Those of them over which tokens travel in the clear.
+    pub fn plain_listeners(&self) -> Vec<&'static str> {
+        let plain = self.token_listeners().filter(|(_, at, tls)| !tls && !at.ip().is_loopback());
+        plain.map(|(name, ..)| name).collect()
+    }
+
     /// What the types alone cannot refuse: dotted setting and message.
     pub fn mistakes(&self) -> Vec<(String, String)> {
         let mut found = Vec::new();
@@ -294,5 +313,23 @@ impl GatewayConfig {
         }
         found.extend(self.quotas.mistakes().into_iter().map(|(name, text)| (format!("quotas.{name}"), text)));
         found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_open_to_others_unless_somebody_says_so() {
+        let mut config = GatewayConfig::default();
+        assert_eq!(config.public_listeners(), Vec::<&str>::new());
+        config.kubernetes.listen.set_ip(Ipv4Addr::UNSPECIFIED.into());
+        config.api.listen.set_ip(Ipv4Addr::UNSPECIFIED.into());
+        config.api.tls = Some(TlsFiles::default());
+        assert_eq!(config.public_listeners(), ["gateway.api", "gateway.kubernetes"]);
+        assert_eq!(config.plain_listeners(), ["gateway.kubernetes"]);
+        config.serve_kubernetes = false;
+        assert_eq!(config.plain_listeners(), Vec::<&str>::new());
     }
 }

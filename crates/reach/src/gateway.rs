@@ -120,6 +120,7 @@ impl Gateway {
 
         let turns = Turns::new(config.handshakes);
         register_handshakes(metrics, &turns);
+        warn_of_gaps(&config);
         let agents =
             Listener::bind("agents", config.agents.place(), config.agents.tls.as_ref(), BOTH).await?;
         let agents = agents.in_turn(turns).at_most(config.agents.max_connections);
@@ -350,4 +351,21 @@ async fn first_admin(directory: &Directory, file: &std::path::Path) -> Result<()
 
 fn internal(error: impl std::error::Error) -> Problem {
     Problem::new(&ground::INTERNAL, "The gateway cannot use its store.").because(chain(&error))
+}
+
+/// Says what works and is hardly meant.
+fn warn_of_gaps(config: &GatewayConfig) {
+    for listener in config.plain_listeners() {
+        tracing::warn!(
+            setting = listener,
+            "Tokens travel in the clear to this listener: it has no certificate, and others reach it."
+        );
+    }
+    let vouched = !config.oidc.is_empty() || !config.certificates.grants.is_empty();
+    if config.admin_token_file.is_none() && !vouched {
+        tracing::warn!(
+            setting = "gateway.admin_token_file",
+            "Nobody can administer this gateway unless its store knows an administrator already."
+        );
+    }
 }

@@ -190,10 +190,16 @@ impl FromRequestParts<Arc<Hub>> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, hub: &Arc<Hub>) -> Result<Self, Failure> {
         let missing = || {
-            Failure(Problem::new(
-                &reach::CREDENTIALS_MISSING,
-                "The request has no credentials this listener accepts.",
-            ))
+            Failure(
+                Problem::new(
+                    &reach::CREDENTIALS_MISSING,
+                    "The request has no credentials this listener accepts.",
+                )
+                .advising(
+                    "check that the token is a person's and not revoked; an administrator makes one with \
+                     `tarbet user add NAME`",
+                ),
+            )
         };
         let value = parts.headers.get(header::AUTHORIZATION);
         if let (None, Some(vouched)) = (value, parts.extensions.get::<Vouched>()) {

@@ -190,3 +190,16 @@ fn a_taken_address_is_named_with_its_hop_and_remedy() {
     assert_eq!(child.wait().unwrap().code(), Some(1));
     assert!(said.contains("TB-0201") && said.contains(&address) && said.contains("try:"), "{said}");
 }
+
+#[tokio::test]
+async fn the_doctor_says_what_redis_may_lose() {
+    let careless = tarbet_testbed::Redis::start().await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("redis.yaml");
+    std::fs::write(&file, format!("store: {{kind: redis, url: '{}'}}\n", careless.url())).unwrap();
+    let found = output(&["check", "--pre", "-o", "json", "-c", file.to_str().unwrap()]);
+    let rows: Vec<serde_json::Value> = serde_json::from_slice(&found.stdout).unwrap();
+    let row = rows.iter().find(|row| row["check"] == "store.redis").unwrap();
+    assert_eq!(row["result"], "warning", "{row}");
+    assert!(row["found"].as_str().unwrap().contains("appendonly"), "{row}");
+}

@@ -216,6 +216,38 @@ async fn a_plan_notes_mends_and_cancels_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_mistypes_what_is_to_be_closed_is_told_so() {
+    let (world, server) = World::start(&json!({}), "http").await;
+    world.says(&["server", "set", &server]).await;
+    let description = world.folder.write("vm.json", "{}").unwrap().display().to_string();
+    for name in ["web", "client"] {
+        world.says(&["resource", "create", "local", name, &description]).await;
+    }
+    world.says(&["tag", "set", "workers", "--children", "default.local.web"]).await;
+    world.says(&["rule", "add", "local", "web", "--ping", "default.local.client"]).await;
+    let rules = async || world.says(&["rule", "get", "local", "web", "-o", "json"]).await;
+    let before = rules().await;
+    // What is told can be given back.
+    let file = world.folder.write("rules.json", &before).unwrap().display().to_string();
+    world.says(&["rule", "add", "local", "web", "--rulefile", &file, "--plan"]).await;
+    let real = "ping-in-default-local-client";
+    for mistyped in [
+        &["rule", "delete", "local", "web", "--rules", "nosuch"][..],
+        &["rule", "delete", "local", "web", "--rules", &format!("{real},nosuch")],
+        &["rule", "delete", "workers", "--rules", "nosuch"],
+        &["tag", "delete", "workers", "--member", "nosuch"],
+    ] {
+        let output = world.glide(mistyped, &BTreeMap::new()).await;
+        assert_eq!(output.status.code(), Some(3), "{mistyped:?}: {}", said(&output));
+        assert!(said(&output).contains("nosuch"), "{}", said(&output));
+        assert_eq!(rules().await, before, "{mistyped:?} has deleted something");
+    }
+    world.says(&["rule", "delete", "workers", "--rules", real]).await;
+    assert!(!rules().await.contains(real));
+    world.says(&["tag", "delete", "workers", "--member", "default.local.web"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_port_that_is_none_is_refused() {
     let (world, server) = World::start(&json!({}), "http").await;
     for to in ["default.local.vm:70000", "default.local.vm:https", "default.local.vm:", "[fd00::1]:0x50"] {

@@ -179,17 +179,78 @@ async fn refusals_name_the_hop_and_the_code() {
     let stranger: PathBuf = product.folder().write("stranger.token", &stranger).unwrap();
     let file = product.folder().path().join("stranger.kubeconfig");
     for site in ["walled", "nowhere"] {
-        product
-            .run_as(&gateway, &stranger, &["kube", "login", site, "--kubeconfig", file.to_str().unwrap()])
-            .await
-            .unwrap();
-        let theirs = shared_pair().await.unwrap().private.kubectl_with(file.clone());
-        assert!(said(theirs.run(&["--context", site, "get", "pods"]).await).contains("TB-1101"), "{site}");
+        let login = ["kube", "login", site, "--kubeconfig", file.to_str().unwrap()];
+        let refused = product.run_as(&gateway, &stranger, &login).await;
+        assert!(said(refused).contains("TB-1101"), "{site}");
+        assert!(!file.exists(), "a context was written that cannot work");
+        // Nor does one that somebody wrote by hand.
+        let context = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": site,
+            "clusters": [{"name": site, "cluster": {
+                "server": format!("{}/sites/{site}", gateway.kubernetes()),
+                "certificate-authority": product.authority(),
+            }}],
+            "users": [{"name": "stranger", "user": {
+                "token": format!("site:{site}:{}", std::fs::read_to_string(&stranger).unwrap().trim()),
+            }}],
+            "contexts": [{"name": site, "context": {"cluster": site, "user": "stranger"}}],
+        });
+        let by_hand =
+            product.folder().write(&format!("{site}-by-hand.kubeconfig"), &context.to_string()).unwrap();
+        let theirs = shared_pair().await.unwrap().private.kubectl_with(by_hand);
+        assert!(said(theirs.run(&["get", "pods"]).await).contains("TB-1101"), "{site}");
     }
     // A token of another listener, and none at all.
     let agents_token = product.folder().write("agents.token", &token).unwrap();
     assert!(said(product.run_as(&gateway, &agents_token, &["site", "list"]).await).contains("TB-1303"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_promised_that_cannot_work() {
+    let product = product();
+    let gateway = product.gateway("promising", "{kind: memory}", &[]).await.unwrap();
+    let token = add_site(&product, &gateway, "bare").await;
+    let file = product.folder().write("mine.kubeconfig", MINE).unwrap();
+    let login = |site: &'static str| ["kube", "login", site, "--kubeconfig", file.to_str().unwrap()];
+
+    let said = |result: anyhow::Result<String>| format!("{:#}", result.unwrap_err());
+    // Without an agent there is no key: nothing is forwarded that gateways could read, unless somebody says so.
+    let forward = said(product.run(&gateway, &["forward", "bare", "127.0.0.1:1"]).await);
+    assert!(forward.contains("has shown no key") && forward.contains("--plain"), "{forward}");
+    let proxy = ["kube", "proxy", "bare", "--kubeconfig", file.to_str().unwrap()];
+    assert!(said(product.run(&gateway, &proxy).await).contains("has shown no key"));
+    for command in [&["forward", "nosuch", "127.0.0.1:1"][..], &["pods", "list", "--site", "nosuch"]] {
+        assert!(said(product.run(&gateway, command).await).contains("TB-1101"), "{command:?}");
+    }
+    assert!(said(product.run(&gateway, &login("nosuch")).await).contains("TB-1101"));
+
+    // An agent that leads to no cluster.
+    let _agent = product.agent("bare-agent", &token, &[&gateway], &[]).await.unwrap();
+    let refused = said(product.run(&gateway, &login("bare")).await);
+    assert!(refused.contains("TB-1203") && refused.contains("--kubeconfig"), "{refused}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), MINE, "a refusal has changed the file");
+
+    // A context of somebody else.
+    add_site(&product, &gateway, "lab").await;
+    let refused = said(product.run(&gateway, &login("lab")).await);
+    assert!(refused.contains("leads elsewhere") && refused.contains("--force"), "{refused}");
+    let plan: Vec<&str> = login("lab").into_iter().chain(["--plan"]).collect();
+    let planned = product.run(&gateway, &plan).await.unwrap();
+    assert!(planned.contains("replaces one that leads to the cluster `mine`"), "{planned}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), MINE);
+    let beside: Vec<&str> = login("lab").into_iter().chain(["--context", "through", "-o", "json"]).collect();
+    let told: Value = serde_json::from_str(&product.run(&gateway, &beside).await.unwrap()).unwrap();
+    assert_eq!(told["context"], "through");
+    let both = std::fs::read_to_string(&file).unwrap();
+    assert!(both.contains("https://mine:6443") && both.contains("tarbet-lab"), "{both}");
+    let forced: Vec<&str> = login("lab").into_iter().chain(["--force"]).collect();
+    product.run(&gateway, &forced).await.unwrap();
+}
+
+/// A kubeconfig with a context that is called like a site.
+const MINE: &str = "{apiVersion: v1, kind: Config, current-context: lab, \
+    clusters: [{name: mine, cluster: {server: 'https://mine:6443'}}], users: [{name: me, user: {}}], \
+    contexts: [{name: lab, context: {cluster: mine, user: me}}]}";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revoked_token_ends_the_link_and_a_new_one_brings_it_back() {

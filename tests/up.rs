@@ -155,6 +155,11 @@ async fn one_command_starts_all_and_one_removes_all() {
         "5$ $(P) $$|$(P)|$$"
     );
     machine.say(&["pods", "run", "--detach", "--name", "stays", "none", "--", "sleep", "600"]).await;
+    pods_are_neither_taken_by_accident_nor_left_behind(&machine).await;
+    let again = machine.run(&["up"]).await;
+    let told = text(&again.stderr);
+    assert_eq!(again.status.code(), Some(1), "{told}");
+    assert!(told.contains("runs already") && told.contains("tarbet status"), "{told}");
     let description = machine.folder.write("web.json", "{}").unwrap().display().to_string();
     let planned = machine.say(&["glide", "resource", "create", "local", "web", &description, "--plan"]).await;
     assert!(planned.contains("CreateResource"), "{planned}");
@@ -167,6 +172,10 @@ async fn one_command_starts_all_and_one_removes_all() {
     assert!(machine.say(&["site", "remove", "here", "--plan"]).await.contains("Nothing was changed"));
     assert!(machine.say(&["site", "list"]).await.contains("here"));
     machine.say(&["site", "add", "lab"]).await;
+    // What a script reads is data, also after a change.
+    machine.say(&["site", "add", "gone"]).await;
+    let removed = machine.say(&["site", "remove", "gone", "-o", "json"]).await;
+    assert_eq!(serde_json::from_str::<Value>(&removed).unwrap()["removed"], true);
     let audit = machine.state().join("audit.log").display().to_string();
     eventually(SOON, "the change to be on record", || async {
         machine.say(&["audit", "tail", &audit]).await.contains("POST /v1/sites")
@@ -188,6 +197,69 @@ async fn one_command_starts_all_and_one_removes_all() {
     assert_eq!(machine.lab.namespaces(), Vec::<String>::new());
     up.stop().await.unwrap();
     assert!(machine.say(&["down"]).await.contains("nothing to end"));
+}
+
+/// An argument that is empty or too short means no pod, a name is used once, and Ctrl-C removes what was begun.
+async fn pods_are_neither_taken_by_accident_nor_left_behind(machine: &Machine) {
+    let listed = async || machine.say(&["pods", "list", "-o", "json"]).await;
+    for (args, code) in [
+        (&["pods", "delete", ""][..], 2),
+        (&["pods", "run", "--name", "stays", "none", "--", "true"], 2),
+        (&["pods", "run", "none"], 2),
+        (&["pods", "run", "--memory", "2XB", "none", "--", "true"], 2),
+        (&["pods", "run", "--pull", "Sometimes", "none", "--", "true"], 2),
+    ] {
+        let refused = machine.run(args).await;
+        assert_eq!(refused.status.code(), Some(code), "{args:?}: {}", text(&refused.stderr));
+    }
+    let pods: Vec<Value> = serde_json::from_str(&listed().await).unwrap();
+    assert_eq!(pods.len(), 1, "{pods:?}");
+    let digit = &pods[0]["uid"].as_str().unwrap()[..1];
+    assert_eq!(machine.run(&["pods", "delete", digit]).await.status.code(), Some(3));
+    let ran = machine.run(&["pods", "run", "none", "--", "true"]).await;
+    assert!(text(&ran.stderr).contains("The image is not used"), "{}", text(&ran.stderr));
+
+    let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_tarbet"));
+    command.args(["pods", "run", "--name", "interrupted", "none", "--", "sleep", "600"]);
+    let command = command.env("TARBET_STATE", machine.state()).env("TARBET_CONFIG", &machine.config);
+    let mut child = command.stdin(Stdio::null()).kill_on_drop(true).spawn().unwrap();
+    eventually(SOON, "the pod to run", || async {
+        let said = machine.say(&["pods", "list"]).await;
+        let line = said.lines().find(|line| line.contains("interrupted")).unwrap_or_default().to_owned();
+        if line.contains("running") { Ok(()) } else { Err(line) }
+    })
+    .await
+    .unwrap();
+    let pid = i32::try_from(child.id().unwrap()).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(child.wait().await.unwrap().code(), Some(130));
+    assert!(!listed().await.contains("interrupted"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn down_leaves_what_another_role_made() {
+    let machine = Machine::new().await;
+    std::fs::create_dir_all(machine.state()).unwrap();
+    let store = machine.state().join("tarbet.redb");
+    // A backup makes no store where there is none.
+    let set = format!("store.path={}", store.display());
+    let refused = machine.run(&["store", "backup", "nothing.tbk", "--set", &set]).await;
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+    assert!(!store.exists());
+    let backup = machine.folder.path().join("empty.tbk").display().to_string();
+    machine.say(&["store", "backup", &backup, "--set", "store.kind=memory"]).await;
+    machine.say(&["store", "restore", &backup, "--set", &set]).await;
+    assert!(store.exists());
+    let kept = machine.say(&["down"]).await;
+    assert!(kept.contains("stays") && store.exists(), "{kept}");
+
+    // Nor does a `tarbet up` that came later make it its own.
+    let mut up = machine.start();
+    machine.ready().await;
+    machine.say(&["down"]).await;
+    up.stop().await.unwrap();
+    assert!(store.exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -239,9 +239,13 @@ impl PrivateConfig {
 impl GatewayConfig {
     /// Where tokens are shown, by their settings: address, and whether it is encrypted.
     fn token_listeners(&self) -> impl Iterator<Item = (&'static str, SocketAddr, bool)> {
-        let named = |name, listener: &ListenerConfig| (name, listener.listen, listener.tls.is_some());
+        let named = |name, listener: &ListenerConfig| {
+            listener.socket.is_none().then(|| (name, listener.listen, listener.tls.is_some()))
+        };
         let kubernetes = self.serve_kubernetes.then(|| named("gateway.kubernetes", &self.kubernetes));
-        [named("gateway.agents", &self.agents), named("gateway.api", &self.api)].into_iter().chain(kubernetes)
+        let others = [named("gateway.agents", &self.agents), named("gateway.api", &self.api)];
+        // Whoever reaches a socket in the file system is on this machine.
+        others.into_iter().chain(kubernetes).flatten()
     }
 
     /// The settings of listeners that others than this machine reach.

@@ -25,6 +25,7 @@ mod reference;
 mod request;
 mod settings;
 mod site;
+pub mod site_now;
 mod status;
 mod stores;
 mod topology;

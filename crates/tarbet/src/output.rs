@@ -51,6 +51,14 @@ impl Format {
         self.text(&format!("{title}: {}", facts.join(", ")))
     }
 
+    /// A change that was made: a sentence and one next command for people, facts for scripts.
+    pub fn done(self, text: &str, next: &str, facts: &impl Serialize) -> Result<(), Problem> {
+        if self != Self::Table {
+            return self.value(facts);
+        }
+        self.text(&format!("{text} Next: {next}"))
+    }
+
     /// What a change would do, for `--plan`: nothing was done.
     pub fn plan(self, calls: &[String]) -> Result<(), Problem> {
         if self != Self::Table {
@@ -88,6 +96,17 @@ impl Format {
             _ => Ok(()),
         }
     }
+}
+
+/// What shells make of a process that Ctrl-C ended.
+pub const INTERRUPTED: i32 = 130;
+
+/// Ends with a code that is not one of ours, as `ssh` and `docker run` do with that of what ran.
+#[expect(clippy::exit, reason = "the exit code is the result")]
+pub fn end_with(code: i32) -> ! {
+    // Nothing is left to do if even standard output is gone.
+    let _ = stdout().flush();
+    std::process::exit(code)
 }
 
 /// A remark beside the result.

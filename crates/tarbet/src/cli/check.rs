@@ -45,6 +45,9 @@ pub async fn run(args: CheckArgs, config: Result<Config, Problem>, format: Forma
         return format.rows(&["check", "looks at"], &["check", "looks at"], &rows);
     }
     let mut facts = facts::gather(config.as_ref());
+    if let Ok(config) = &config {
+        facts.redis = facts::redis(config).await;
+    }
     if !args.pre {
         facts.live = live::gather(&facts).await;
     }
@@ -70,7 +73,7 @@ pub async fn run(args: CheckArgs, config: Result<Config, Problem>, format: Forma
         .advising("do what stands in the last column, from top to bottom"));
     }
     if format == Format::Table {
-        let next = if args.pre { "tarbet up" } else { "tarbet status" };
+        let next = if args.pre || facts.endpoint.is_none() { "tarbet up" } else { "tarbet status" };
         let warned = if warnings == 0 { String::new() } else { format!(", {warnings} with a warning") };
         format.text(&format!("{} checks, nothing wrong{warned}.\nNext: {next}", found.len()))?;
     }
@@ -88,4 +91,10 @@ fn row(check: &Check, finding: &Finding) -> Value {
         Finding::Warning(_) | Finding::Wrong(_) => check.hint,
     };
     json!({ "check": check.name, "result": finding.word(), "found": finding.text(), "try": hint })
+}
+
+/// What each check advises, by its name.
+#[cfg(test)]
+pub fn hints() -> impl Iterator<Item = (&'static str, &'static str)> {
+    CHECKS.iter().map(|check| (check.name, check.hint))
 }

@@ -204,5 +204,11 @@ fn every_example_and_every_advice_is_understood() {
         let told = [code.cause, code.remedy, code.page].into_iter().flat_map(spans);
         wrong.extend(told.flat_map(|span| wrong_in(&span, true)).map(|what| format!("{}: {what}", code.id)));
     }
+    for (name, hint) in super::check::hints() {
+        // A command stands between backquotes, or after a colon.
+        let after = hint.split_once(": tarbet ").map(|(_, rest)| format!("tarbet {rest}"));
+        let told = spans(hint).chain(after);
+        wrong.extend(told.flat_map(|line| wrong_in(&line, true)).map(|what| format!("{name}: {what}")));
+    }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

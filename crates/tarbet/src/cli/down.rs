@@ -16,9 +16,9 @@ use tarbet_telemetry::problem::chain;
 use tarbet_telemetry::{Coded, Problem};
 use tokio_util::sync::CancellationToken;
 
-use super::endpoint::{Endpoint, state_folder};
+use super::endpoint::{Endpoint, is_running, is_ups, state_folder};
 use crate::config::Config;
-use crate::output::{Format, counted};
+use crate::output::{Format, counted, note};
 use crate::roles::up::{networks, pods};
 
 pub const EXAMPLES: &str = "Examples:
@@ -44,15 +44,23 @@ pub struct DownArgs {
 
 pub async fn run(args: DownArgs, config: Config, format: Format) -> Result<(), Problem> {
     let folder = state_folder();
-    let running = Endpoint::read(&folder).filter(|endpoint| is_ours(endpoint.pid));
+    let running = Endpoint::read(&folder).filter(|endpoint| is_running(endpoint.pid));
     if running.is_none() && !folder.exists() {
         return said(format, &["There is nothing to end or remove.".into()], "tarbet up");
     }
+    if running.is_none() && !is_ups(&folder) {
+        // A store of another role by default, or the keys of sites that commands remember.
+        let stays =
+            format!("There is nothing of `tarbet up` here; {} is another's and stays.", folder.display());
+        return said(format, &[stays], "tarbet up");
+    }
+    let keep = args.keep_state || !is_ups(&folder);
     if args.plan {
-        return said(format, &plan(running.as_ref(), &folder, args.keep_state), "tarbet down");
+        return said(format, &plan(running.as_ref(), &folder, keep), "tarbet down");
     }
     let mut done = Vec::new();
     if let Some(endpoint) = running {
+        note(&format!("Ending process {}, which lets open connections finish …", endpoint.pid));
         end(endpoint.pid).await?;
         done.push(format!("Ended process {}.", endpoint.pid));
     }
@@ -64,7 +72,7 @@ pub async fn run(args: DownArgs, config: Config, format: Format) -> Result<(), P
         }
     }
     done.extend(remove_networks(&config, &folder).await?);
-    if !args.keep_state {
+    if !keep {
         std::fs::remove_dir_all(&folder).map_err(|error| {
             Problem::new(
                 &ground::INTERNAL,
@@ -98,15 +106,6 @@ fn plan(running: Option<&Endpoint>, folder: &Path, keep: bool) -> Vec<String> {
     steps
 }
 
-/// Whether a process of this id is a `tarbet up`: ids are given out again.
-fn is_ours(pid: u32) -> bool {
-    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let mut words = words.split(|byte| *byte == 0).map(String::from_utf8_lossy);
-    let program = words.next().unwrap_or_default();
-    let name = program.rsplit('/').next().unwrap_or_default();
-    name.starts_with("tarbet") && words.any(|word| word == "up")
-}
-
 async fn end(pid: u32) -> Result<(), Problem> {
     let failed = |cause: String| {
         Problem::new(&ground::INTERNAL, format!("The process {pid} does not end."))
@@ -120,7 +119,7 @@ async fn end(pid: u32) -> Result<(), Problem> {
         .ok_or_else(|| failed("it has no usable id".into()))?;
     kill_process(id, Signal::TERM).map_err(|error| failed(error.to_string()))?;
     let gone = async {
-        while is_ours(pid) {
+        while is_running(pid) {
             tokio::time::sleep(LOOK).await;
         }
     };

@@ -110,6 +110,15 @@ pub fn local_http(endpoint: Option<&Endpoint>, patience: Duration) -> reqwest::C
     client.build().unwrap_or_default()
 }
 
+/// Whether a process of this id is a `tarbet up`: ids are given out again.
+pub fn is_running(pid: u32) -> bool {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut words = words.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+    let program = words.next().unwrap_or_default();
+    let name = program.rsplit('/').next().unwrap_or_default();
+    name.starts_with("tarbet") && words.any(|word| word == "up")
+}
+
 /// The folder in which `tarbet up` keeps its state.
 pub fn state_folder() -> PathBuf {
     let from = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
@@ -117,6 +126,42 @@ pub fn state_folder() -> PathBuf {
         .or_else(|| from("XDG_STATE_HOME").map(|path| path.join("tarbet")))
         .or_else(|| from("HOME").map(|path| path.join(".local/state/tarbet")))
         .unwrap_or_else(|| PathBuf::from("/var/lib/tarbet"))
+}
+
+/// The file by which a state folder is known as one that `tarbet up` made.
+const MADE_BY_UP: &str = "made-by-up";
+
+/// Notes that `tarbet up` made this folder, unless another role had its store here before.
+pub fn mark_as_ups(folder: &Path) -> std::io::Result<()> {
+    let others = folder.join("tarbet.redb").exists() && !folder.join("here.token").exists();
+    if others {
+        return Ok(());
+    }
+    std::fs::write(folder.join(MADE_BY_UP), "`tarbet down` may remove this folder.\n")
+}
+
+/// Whether `tarbet up` made it, so that `tarbet down` may remove it.
+pub fn is_ups(folder: &Path) -> bool {
+    folder.join(MADE_BY_UP).exists()
+}
+
+/// Makes a folder for tokens and keys: nobody else may look.
+pub fn make_private(folder: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// Replaces a file in one step, readable by the owner alone.
+pub fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut beside = file.as_os_str().to_owned();
+    beside.push(".tarbet-new");
+    let mut new =
+        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+    new.write_all(text.as_bytes())?;
+    new.sync_all()?;
+    std::fs::rename(&beside, file)
 }
 
 /// What a command shows for itself.
@@ -213,6 +258,7 @@ impl ServerArgs {
                 .advising("start `tarbet up`, or give --server URL --token-file FILE")
             },
         )?;
+        must_be_url(&url)?;
         let ca_file = self.ca_file.clone().or_else(|| local.as_ref().and_then(|local| local.ca_file.clone()));
         let proof = self.proof(local.as_ref())?;
         let http = http_client(ca_file.as_deref(), &proof)?;
@@ -265,6 +311,41 @@ fn http_client(ca_file: Option<&Path>, proof: &Proof) -> Result<reqwest::Client,
     client.build().map_err(|error| unusable(chain(&error)))
 }
 
+/// What is wrong if no answer comes: nobody is there, or somebody whom one does not believe or understand.
+fn unusable_answer(url: &str, cause: &str) -> Problem {
+    let about = |message: String, remedy: &str| {
+        Problem::new(&reach::GATEWAY_UNREACHABLE, message)
+            .at("this machine → gateway")
+            .because(cause)
+            .advising(remedy)
+    };
+    if cause.contains("UnknownIssuer") {
+        let remedy = "give --ca-file FILE with the authority of its certificate";
+        return about(format!("The gateway at {url} is not believed."), remedy);
+    }
+    if cause.contains("invalid peer certificate") {
+        let remedy = "use a URL with a name of the certificate, and check that it is still valid";
+        return about(format!("The certificate of the gateway at {url} is not accepted."), remedy);
+    }
+    if cause.contains("HTTP version") || cause.contains("frame") || cause.contains("CorruptMessage") {
+        let remedy = "name its API listener (port 8153), with https:// if it has a certificate";
+        return about(format!("What listens at {url} does not speak as a gateway's API does."), remedy);
+    }
+    let remedy = "check the URL, and that the gateway runs: its readiness is on its observability port";
+    about(format!("The gateway at {url} does not answer."), remedy)
+}
+
+/// A URL that can be asked at all.
+fn must_be_url(url: &str) -> Result<(), Problem> {
+    if ["http://", "https://"].iter().any(|scheme| url.starts_with(scheme)) {
+        return Ok(());
+    }
+    Err(Problem::new(&ground::BAD_REQUEST, format!("`{url}` is not the URL of a gateway."))
+        .at("tarbet command line")
+        .because("it does not begin with https:// or http://")
+        .advising("write it as https://HOST:8153"))
+}
+
 impl Server {
     /// What proves to a site who calls; nothing if nobody said who does.
     pub fn prove(&self, site: &SiteName) -> Result<Prove, Problem> {
@@ -315,14 +396,7 @@ impl Server {
         path: &str,
         body: Option<serde_json::Value>,
     ) -> Result<Vec<u8>, Problem> {
-        let unreachable = |error: reqwest::Error| {
-            Problem::new(&reach::GATEWAY_UNREACHABLE, format!("The gateway at {} does not answer.", self.url))
-                .at("this machine → gateway")
-                .because(chain(&error.without_url()))
-                .advising(
-                    "check the URL, and that the gateway runs: its readiness is on its observability port",
-                )
-        };
+        let unreachable = |error: reqwest::Error| unusable_answer(&self.url, &chain(&error.without_url()));
         let mut request = self.http.request(method, format!("{}{path}", self.url));
         if let Proof::Token(token) = &self.proof {
             request = request.bearer_auth(token.expose());
@@ -343,5 +417,38 @@ impl Server {
             )
             .at(format!("gateway at {}", self.url))
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_answer_is_told_from_whom_one_does_not_believe() {
+        for (cause, remedy) in [
+            ("client error (Connect): invalid peer certificate: UnknownIssuer", "--ca-file"),
+            ("invalid peer certificate: NotValidForName", "a name of the certificate"),
+            ("invalid HTTP version parsed", "https://"),
+            ("a frame was malformed", "8153"),
+            ("tcp connect error: Connection refused", "that the gateway runs"),
+        ] {
+            let problem = unusable_answer("https://gw:8153", cause);
+            assert!(problem.remedy.contains(remedy), "{cause}: {}", problem.remedy);
+        }
+        assert!(must_be_url("127.0.0.1:8153").unwrap_err().remedy.contains("https://"));
+        must_be_url("https://gw:8153").unwrap();
+    }
+
+    #[test]
+    fn a_folder_of_another_role_is_not_taken_over() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("tarbet.redb"), "").unwrap();
+        mark_as_ups(folder.path()).unwrap();
+        assert!(!is_ups(folder.path()));
+        // One of a `tarbet up` that ran before it was marked.
+        std::fs::write(folder.path().join("here.token"), "").unwrap();
+        mark_as_ups(folder.path()).unwrap();
+        assert!(is_ups(folder.path()));
     }
 }

@@ -19,6 +19,9 @@ pub const EXAMPLES: &str = "Examples:
 The site's policy must permit the host: its `tcp` rules. Where they name callers, --caller-key and --caller
 prove who calls.";
 
+/// What is never done unasked.
+const UNSEALED: &str = "give --plain, which lets gateways read along";
+
 #[derive(Debug, Args)]
 pub struct ForwardArgs {
     #[command(flatten)]
@@ -43,13 +46,14 @@ pub async fn run(args: ForwardArgs) -> Result<(), Problem> {
     let gateway = server.client()?;
     let mut site = gateway.site(args.site.clone());
     let mut how = "readable at the gateway";
-    if !args.plain
-        && let Some(keys) = known_sites::of_site(&server, &args.site, args.trust_new_key).await?
-    {
+    if !args.plain {
+        let keys = known_sites::must_have(&server, &args.site, args.trust_new_key, UNSEALED).await?;
         site = site.sealed(keys, server.prove(&args.site)?)?;
         how = "sealed up to the agent";
     } else if server.voucher.is_some() {
         return Err(known_sites::unprovable(&args.site));
+    } else {
+        super::site_now::of(&server, &args.site).await?;
     }
     let port = Port::bind(args.listen).await?;
     let address = port.address;

@@ -413,6 +413,10 @@ async fn tag(glide: &Glide, command: TagCommand) -> Result<(), Problem> {
             glide.change(Method::POST, &format!("/tags/{tag}/applyMembers"), body, "Set.").await
         }
         TagCommand::Delete { tag, member } => {
+            if let Some(member) = &member {
+                let found = glide.ask(Method::GET, &format!("/tags/{tag}"), Value::Null).await?;
+                must_be_member(&found["child_tags"], &tag, member)?;
+            }
             let path = match member {
                 Some(member) => format!("/tags/{tag}/members/{}", client::escape(&member)),
                 None => format!("/tags/{tag}"),
@@ -424,6 +428,18 @@ async fn tag(glide: &Glide, command: TagCommand) -> Result<(), Problem> {
             glide.rows(&found, &["name", "child_tags", "uri", "ip"], "There are no tags.")
         }
     }
+}
+
+/// Whoever mistypes a member would believe that it is out.
+fn must_be_member(members: &Value, tag: &str, member: &str) -> Result<(), Problem> {
+    let members = client::lines(members);
+    if members.iter().any(|there| there == member) {
+        return Ok(());
+    }
+    let names = if members.is_empty() { "none".to_owned() } else { members.join(", ") };
+    Err(Problem::new(&nets::TAG_UNKNOWN, format!("`{member}` is no member of `{tag}`."))
+        .because(format!("its members: {names}"))
+        .advising(format!("tarbet glide tag get {tag}")))
 }
 
 async fn operation(glide: &Glide, command: OperationCommand) -> Result<(), Problem> {

@@ -2,18 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tarbet_identity::{Pin, PinSet};
-use tarbet_reach::directory::SiteKey;
 use tarbet_reach::gateway::SiteView;
 use tarbet_reach::names::SiteName;
 use tarbet_telemetry::Problem;
-use tarbet_telemetry::codes::ground;
+use tarbet_telemetry::codes::{ground, reach};
 
 use super::endpoint::Server;
 use super::state_folder;
 
 const FILE: &str = "known-sites.json";
+
+/// An agent knows that it is connected a little before its gateway tells others.
+const LOOKS: usize = 4;
+const BETWEEN: Duration = Duration::from_millis(500);
 
 /// Keys by gateway and site.
 type Known = BTreeMap<String, Vec<Pin>>;
@@ -24,12 +28,12 @@ type Known = BTreeMap<String, Vec<Pin>>;
 pub fn keys(
     server: &str,
     site: &SiteName,
-    named: &[SiteKey],
+    named: &[Pin],
     trust_new: bool,
 ) -> Result<Option<PinSet>, Problem> {
     let (mut known, entry) = (read()?, format!("{server} {site}"));
     let pins = known.entry(entry).or_default();
-    let news: Vec<Pin> = named.iter().map(|key| key.pin).filter(|pin| !pins.contains(pin)).collect();
+    let news: Vec<Pin> = named.iter().copied().filter(|pin| !pins.contains(pin)).collect();
     if (pins.is_empty() || trust_new) && !news.is_empty() {
         pins.extend(news);
         let accepted = pins.clone();
@@ -40,11 +44,53 @@ pub fn keys(
     Ok((!accepted.is_empty()).then(|| set(accepted)))
 }
 
-/// The same for what the gateway says of a site now.
+/// The same for what the gateway says of a site now. One that it does not know yet has no keys: roles may start
+/// before their site is added.
 pub async fn of_site(server: &Server, site: &SiteName, trust_new: bool) -> Result<Option<PinSet>, Problem> {
-    let sites: Vec<SiteView> = server.ask(reqwest::Method::GET, "/v1/sites", None).await?;
-    let named = sites.into_iter().find(|found| found.name == *site).map(|site| site.keys).unwrap_or_default();
-    keys(&server.url, site, &named, trust_new)
+    let found = match super::site_now::of(server, site).await {
+        Err(problem) if problem.code == reach::SITE_UNKNOWN.id => Vec::new(),
+        found => shown(&found?),
+    };
+    keys(&server.url, site, &found, trust_new)
+}
+
+/// The keys that agents of a site have shown, and those of agents that came just now.
+fn shown(site: &SiteView) -> Vec<Pin> {
+    let mut pins: Vec<Pin> = site.keys.iter().map(|key| key.pin).collect();
+    for pin in site.links.iter().filter_map(|link| link.key) {
+        if !pins.contains(&pin) {
+            pins.push(pin);
+        }
+    }
+    pins
+}
+
+/// The same for a person, who is told at once if there is no such site, and never led to it unsealed.
+/// `instead` says what else they can do.
+pub async fn must_have(
+    server: &Server,
+    site: &SiteName,
+    trust_new: bool,
+    instead: &str,
+) -> Result<PinSet, Problem> {
+    for look in 1..=LOOKS {
+        let found = super::site_now::of(server, site).await?;
+        if let Some(keys) = keys(&server.url, site, &shown(&found), trust_new)? {
+            return Ok(keys);
+        }
+        if look < LOOKS {
+            tokio::time::sleep(BETWEEN).await;
+        }
+    }
+    Err(keyless(site, instead))
+}
+
+/// Without a key nobody can tell the agent from somebody in between.
+fn keyless(site: &SiteName, instead: &str) -> Problem {
+    Problem::new(&ground::BAD_REQUEST, format!("The agent of `{site}` has shown no key yet."))
+        .at("tarbet command line")
+        .because("without one nobody can tell it from somebody in between, so nothing can be sealed up to it")
+        .advising(format!("wait until it is connected (tarbet site list), or {instead}"))
 }
 
 /// Who calls can be proven only to the agent itself.
@@ -84,9 +130,7 @@ fn read() -> Result<Known, Problem> {
 
 fn write(known: &Known) -> Result<(), Problem> {
     let failed = |error: std::io::Error| unusable(error.to_string());
-    std::fs::create_dir_all(state_folder()).map_err(failed)?;
-    let text = serde_json::to_vec_pretty(known).map_err(|error| unusable(error.to_string()))?;
-    let beside = file().with_extension("new");
-    std::fs::write(&beside, text).map_err(failed)?;
-    std::fs::rename(beside, file()).map_err(failed)
+    super::endpoint::make_private(&state_folder()).map_err(failed)?;
+    let text = serde_json::to_string_pretty(known).map_err(|error| unusable(error.to_string()))?;
+    super::endpoint::write_private(&file(), &text).map_err(failed)
 }

@@ -14,6 +14,7 @@ use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::ground;
 
 use super::endpoint::{Proof, Server, ServerArgs};
+use super::site_now;
 use crate::output::Format;
 
 pub const EXAMPLES: &str = "Examples:
@@ -25,7 +26,7 @@ pub const EXAMPLES: &str = "Examples:
 pub enum KubeCommand {
     /// Write a kubeconfig context named after the site
     #[command(
-        after_help = "Examples:\n  tarbet kube login lab\n  tarbet kube login lab --kubeconfig ./lab.kubeconfig"
+        after_help = "Examples:\n  tarbet kube login lab\n  tarbet kube login lab --kubeconfig ./lab.kubeconfig\n  tarbet kube login lab --context lab-through-tarbet"
     )]
     Login(LoginArgs),
     /// Lead kubectl to a site through a port of this machine, sealed up to the site's agent
@@ -45,6 +46,12 @@ pub struct LoginArgs {
     /// The kubeconfig to write into; KUBECONFIG or ~/.kube/config if absent
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+    /// What the context is called; as the site if absent
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    /// Replace a context of this name that leads elsewhere
+    #[arg(long)]
+    force: bool,
     /// Say what would be written, and write nothing
     #[arg(long)]
     plan: bool,
@@ -52,12 +59,12 @@ pub struct LoginArgs {
 
 pub fn run(command: KubeCommand, format: Format) -> Result<(), Problem> {
     match command {
-        KubeCommand::Login(args) => log_in(args, format),
+        KubeCommand::Login(args) => super::block_on(log_in(args, format)),
         KubeCommand::Proxy(args) => super::block_on(proxy::run(args, format)),
     }
 }
 
-fn log_in(args: LoginArgs, format: Format) -> Result<(), Problem> {
+async fn log_in(args: LoginArgs, format: Format) -> Result<(), Problem> {
     let server = args.server.connect()?;
     let url = args
         .kubernetes
@@ -68,20 +75,53 @@ fn log_in(args: LoginArgs, format: Format) -> Result<(), Problem> {
                 .because("neither --kubernetes nor TARBET_KUBERNETES is set, and no `tarbet up` runs here")
                 .advising("give --kubernetes https://GATEWAY:8154")
         })?;
+    let site = site_now::of(&server, &args.site).await?;
+    site_now::must_offer(&site, site_now::KUBERNETES, "start it with --kubeconfig FILE, or in a pod")?;
     let file = args.kubeconfig.unwrap_or_else(default_kubeconfig);
+    let context = args.context.as_deref().unwrap_or(args.site.as_str());
     let mut config = read(&file)?;
-    login(&mut config, &args.site, url.trim_end_matches('/'), &server)
+    let foreign = other_way(&config, context, &args.site);
+    refuse_foreign(foreign.as_deref(), context, &file, args.force || args.plan)?;
+    login(&mut config, context, &args.site, url.trim_end_matches('/'), &server)
         .map_err(|cause| unusable(&file, &cause))?;
     if args.plan {
-        let change = format!("write the context `{}` for {url} into {}", args.site, file.display());
+        let mut change = format!("write the context `{context}` for {url} into {}", file.display());
+        if let Some(cluster) = foreign {
+            change = format!(
+                "{change}; it replaces one that leads to the cluster `{cluster}`, for which --force is needed"
+            );
+        }
         return format.plan(&[change]);
     }
     write(&file, &config)?;
-    format.text(&format!(
-        "The context `{}` is in {}. Next: kubectl --context {0} get pods",
-        args.site,
-        file.display()
-    ))
+    if !site.connected {
+        crate::output::note(&format!("The site `{}` is not connected now: its agent must run.", site.name));
+    }
+    let text = format!("The context `{context}` is in {}.", file.display());
+    let told = json!({ "context": context, "kubeconfig": file, "site": args.site });
+    format.done(&text, &format!("kubectl --context {context} get pods"), &told)
+}
+
+/// The cluster of a context of this name that we did not write for this site.
+fn other_way(config: &Value, context: &str, site: &SiteName) -> Option<String> {
+    let contexts = config["contexts"].as_array()?;
+    let there = contexts.iter().find(|entry| entry["name"] == context)?;
+    let cluster = there["context"]["cluster"].as_str().unwrap_or_default();
+    (cluster != ours(site)).then(|| cluster.to_owned())
+}
+
+fn refuse_foreign(foreign: Option<&str>, context: &str, file: &Path, forced: bool) -> Result<(), Problem> {
+    let Some(cluster) = foreign.filter(|_| !forced) else { return Ok(()) };
+    let there = format!("The context `{context}` in {} leads elsewhere.", file.display());
+    Err(Problem::new(&ground::STORE_CONFLICT, there)
+        .at("tarbet command line")
+        .because(format!("it belongs to the cluster `{cluster}`, which is not ours to replace"))
+        .advising("give --context NAME for another name, --kubeconfig FILE for another file, or --force"))
+}
+
+/// How cluster and user of a site are called in a kubeconfig.
+fn ours(site: &SiteName) -> String {
+    format!("tarbet-{site}")
 }
 
 fn unusable(file: &Path, cause: &str) -> Problem {
@@ -101,11 +141,23 @@ fn read(file: &Path) -> Result<Value, Problem> {
 
 fn write(file: &Path, config: &Value) -> Result<(), Problem> {
     let text = serde_saphyr::to_string(config).map_err(|error| unusable(file, &error.to_string()))?;
-    write_private(file, &text).map_err(|error| unusable(file, &error.to_string()))
+    let written = || -> std::io::Result<()> {
+        if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            std::fs::create_dir_all(folder)?;
+        }
+        super::endpoint::write_private(file, &text)
+    };
+    written().map_err(|error| unusable(file, &error.to_string()))
 }
 
 /// Puts cluster, user and context named after the site into a kubeconfig; others stay as they are.
-fn login(config: &mut Value, site: &SiteName, url: &str, server: &Server) -> Result<(), String> {
+fn login(
+    config: &mut Value,
+    context: &str,
+    site: &SiteName,
+    url: &str,
+    server: &Server,
+) -> Result<(), String> {
     let mut cluster = json!({"server": format!("{url}/sites/{site}")});
     if let Some(file) = &server.ca_file {
         let pem = std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
@@ -122,19 +174,25 @@ fn login(config: &mut Value, site: &SiteName, url: &str, server: &Server) -> Res
             json!({"client-certificate": place(certificate)?, "client-key": place(key)?})
         }
     };
-    lead(config, site, &cluster, &user)
+    lead(config, context, site, &cluster, &user)
 }
 
 /// The same for any way to the site.
-fn lead(config: &mut Value, site: &SiteName, cluster: &Value, user: &Value) -> Result<(), String> {
-    let name = format!("tarbet-{site}");
+fn lead(
+    config: &mut Value,
+    context: &str,
+    site: &SiteName,
+    cluster: &Value,
+    user: &Value,
+) -> Result<(), String> {
+    let name = ours(site);
     config["apiVersion"] = "v1".into();
     config["kind"] = "Config".into();
     put(config, "clusters", json!({"name": name, "cluster": cluster}))?;
     put(config, "users", json!({"name": name, "user": user}))?;
-    put(config, "contexts", json!({"name": site, "context": {"cluster": name, "user": name}}))?;
+    put(config, "contexts", json!({"name": context, "context": {"cluster": name, "user": name}}))?;
     if config["current-context"].as_str().unwrap_or_default().is_empty() {
-        config["current-context"] = site.as_str().into();
+        config["current-context"] = context.into();
     }
     Ok(())
 }
@@ -158,18 +216,25 @@ fn default_kubeconfig() -> PathBuf {
         .unwrap_or_else(|| PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".kube/config"))
 }
 
-/// Replaces the file in one step, readable by the owner alone: it holds a token.
-fn write_private(file: &std::path::Path, text: &str) -> std::io::Result<()> {
-    use std::io::Write;
-    use std::os::unix::fs::OpenOptionsExt;
-    if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        std::fs::create_dir_all(folder)?;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_context_of_somebody_else_is_replaced_by_force_only() {
+        let (lab, file): (SiteName, _) = ("lab".parse().unwrap(), Path::new("config"));
+        let mut config = json!({"contexts": [{"name": "lab", "context": {"cluster": "mine", "user": "me"}}]});
+        let foreign = other_way(&config, "lab", &lab);
+        assert_eq!(foreign.as_deref(), Some("mine"));
+        let refused = refuse_foreign(foreign.as_deref(), "lab", file, false).unwrap_err();
+        assert!(refused.remedy.contains("--force") && refused.cause.contains("mine"), "{refused:?}");
+        refuse_foreign(foreign.as_deref(), "lab", file, true).unwrap();
+        assert_eq!(other_way(&config, "elsewhere", &lab), None);
+
+        // Under another name ours stands beside it, and is ours to write again.
+        lead(&mut config, "tarbet-lab", &lab, &json!({}), &json!({})).unwrap();
+        assert_eq!(other_way(&config, "tarbet-lab", &lab), None);
+        assert_eq!(config["contexts"].as_array().unwrap().len(), 2);
+        assert!(other_way(&config, "tarbet-lab", &"barn".parse().unwrap()).is_some(), "another site's");
     }
-    let mut beside = file.as_os_str().to_owned();
-    beside.push(".tarbet-new");
-    let mut new =
-        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-    new.write_all(text.as_bytes())?;
-    new.sync_all()?;
-    std::fs::rename(&beside, file)
 }

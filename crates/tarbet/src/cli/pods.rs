@@ -1,5 +1,8 @@
 //! `tarbet pods …`: pods for people without Kubernetes, on any interLink endpoint.
 
+mod launch;
+mod meant;
+
 use std::io::{Write, stderr, stdout};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,16 +13,18 @@ use futures::StreamExt;
 use serde_json::{Value, json};
 use tarbet_cluster::Connect;
 use tarbet_identity::tls::{CaSource, ClientTls};
-use tarbet_pods::interlink::{Giving, retrieve};
 use tarbet_pods::node::interlink::{Endpoint, Interlink};
-use tarbet_pods::wire::{ExecRequest, Frame, LogRequest, Origin, PodCreate, PodStatus};
+use tarbet_pods::wire::{ExecRequest, Frame, LogRequest, PodStatus};
 use tarbet_telemetry::codes::{ground, pods};
 use tarbet_telemetry::{Coded, Problem};
 use tokio::io::AsyncReadExt;
 
 use super::endpoint::ServerArgs;
-use crate::output::Format;
+use super::site_now;
+use crate::output::{Format, end_with};
 use crate::roles::node::through;
+use crate::roles::pods_here::SERVICE;
+use crate::roles::up::pods::PLAIN;
 
 pub const EXAMPLES: &str = "Examples:
   tarbet pods run busybox -- echo hello
@@ -34,8 +39,6 @@ or http://127.0.0.1:3000.";
 
 /// The namespace of pods that come from no cluster.
 const NAMESPACE: &str = "default";
-/// How often a pod is looked at while somebody waits for it.
-const LOOK: Duration = Duration::from_millis(300);
 
 #[derive(Debug, Args)]
 pub struct PodsArgs {
@@ -69,7 +72,7 @@ enum PodsCommand {
     #[command(
         after_help = "Examples:\n  tarbet pods run busybox -- echo hello\n  tarbet pods run --name train --cpu 4 --memory 8Gi -e EPOCHS=3 --detach trainer:1 -- train.sh\n\nWithout --detach the exit code is the command's own."
     )]
-    Run(RunArgs),
+    Run(launch::RunArgs),
     /// List pods
     #[command(after_help = "Examples:\n  tarbet pods list\n  tarbet pods list -o json")]
     List,
@@ -86,9 +89,9 @@ enum PodsCommand {
         /// Go on until the container ends
         #[arg(long, short = 'f')]
         follow: bool,
-        /// Only the last lines
-        #[arg(long, default_value_t = 0)]
-        tail: u64,
+        /// Only the last lines; 0 for none but new ones, -1 for all
+        #[arg(long, default_value_t = -1, allow_negative_numbers = true, value_name = "LINES")]
+        tail: i64,
         /// Each line with its time
         #[arg(long)]
         timestamps: bool,
@@ -118,44 +121,8 @@ enum PodsCommand {
     },
 }
 
-#[derive(Debug, Args)]
-struct RunArgs {
-    /// The image
-    image: String,
-    /// The pod's name; made up if absent
-    #[arg(long)]
-    name: Option<String>,
-    /// A variable; may be repeated
-    #[arg(long = "env", short = 'e', value_name = "NAME=VALUE")]
-    env: Vec<String>,
-    /// The most cores it may use, such as 2 or 500m
-    #[arg(long, value_name = "QUANTITY")]
-    cpu: Option<String>,
-    /// The most memory it may use, such as 2Gi
-    #[arg(long, value_name = "QUANTITY")]
-    memory: Option<String>,
-    /// How many GPUs it needs
-    #[arg(long, value_name = "COUNT")]
-    gpus: Option<u32>,
-    /// An annotation, such as slurm-job.vk.io/flags=--time=10; may be repeated
-    #[arg(long, value_name = "NAME=VALUE")]
-    annotation: Vec<String>,
-    /// When the image is pulled
-    #[arg(long, value_name = "Always|IfNotPresent|Never", default_value = "IfNotPresent")]
-    pull: String,
-    /// Leave it running and print its UID
-    #[arg(long, short = 'd')]
-    detach: bool,
-    /// Keep it when it has ended
-    #[arg(long)]
-    keep: bool,
-    /// The command; the image's own if absent
-    #[arg(last = true)]
-    command: Vec<String>,
-}
-
 pub async fn run(args: PodsArgs, format: Format) -> Result<(), Problem> {
-    let interlink = endpoint(&args).await?;
+    let (interlink, plain) = endpoint(&args).await?;
     match args.command {
         PodsCommand::Run(run) if args.plan => {
             format.plan(&[format!("run the image `{}` with the command {:?}", run.image, run.command)])
@@ -167,17 +134,24 @@ pub async fn run(args: PodsArgs, format: Format) -> Result<(), Problem> {
                 found.name, found.uid
             )])
         }
-        PodsCommand::Run(run) => start(&interlink, run, format).await,
+        PodsCommand::Run(run) => launch::start(&interlink, run, plain, format).await,
         PodsCommand::List => list(&interlink, format).await,
         PodsCommand::Logs { pod, container, follow, tail, timestamps } => {
             let found = find(&interlink, &pod).await?;
             let mut request = log_request(&found, &container);
-            (request.options.follow, request.options.tail, request.options.timestamps) =
-                (follow, tail, timestamps);
+            (request.options.follow, request.options.timestamps) = (follow, timestamps);
+            match u64::try_from(tail) {
+                // On this wire nothing and no limit are the same number.
+                Ok(0) if follow => request.options.since_time = Some(jiff::Timestamp::now()),
+                Ok(0) => return Ok(()),
+                Ok(lines) => request.options.tail = lines,
+                Err(_) => {}
+            }
             print_log(&interlink, &request).await
         }
         PodsCommand::Exec { pod, container, stdin, command } => {
             let found = find(&interlink, &pod).await?;
+            meant::must_run(&found, &container)?;
             let namespace = found.namespace.clone();
             exec(
                 &interlink,
@@ -188,27 +162,39 @@ pub async fn run(args: PodsArgs, format: Format) -> Result<(), Problem> {
         PodsCommand::Delete { pod } => {
             let found = find(&interlink, &pod).await?;
             delete(&interlink, &found).await?;
-            format.text(&format!("Deleted {} ({}). Next: tarbet pods list", found.name, found.uid))
+            let facts = json!({ "deleted": true, "uid": found.uid, "name": found.name });
+            let text = format!("Deleted {} ({}).", found.name, found.uid);
+            format.done(&text, "tarbet pods list", &facts)
         }
     }
 }
 
-async fn endpoint(args: &PodsArgs) -> Result<Interlink, Problem> {
+/// The endpoint, and whether it is known to run pods as plain processes, without their images.
+async fn endpoint(args: &PodsArgs) -> Result<(Interlink, bool), Problem> {
     let wrong = |cause: String| {
         Problem::new(&ground::CONFIG_INVALID, "The interLink endpoint cannot be used.")
             .at("command line")
             .because(cause)
     };
     if let Some(site) = &args.site {
+        let server = args.server.connect()?;
+        let name = site.parse().map_err(|error| wrong(format!("the site `{site}`: {error}")))?;
+        let found = site_now::of(&server, &name).await?;
+        site_now::must_offer(
+            &found,
+            SERVICE,
+            "start it with --plugin slurm, or with --offer interlink=HOST:PORT",
+        )?;
         // The agent decides what it leads to; the name only stands in requests.
         let endpoint = Endpoint::new("http://interlink", "").map_err(wrong)?;
         let connect = endpoint.connect(through(site, &args.server).await?, None);
-        return Ok(Interlink::new(endpoint, connect, args.interlink_token_file.clone()));
+        return Ok((Interlink::new(endpoint, connect, args.interlink_token_file.clone()), false));
     }
     // Nobody said where: the API of `tarbet up` on this machine, if it is elsewhere than usual.
     let unsaid = args.interlink == "http://127.0.0.1" && args.port == "3000";
-    let up = || super::endpoint::Endpoint::read(&super::state_folder()).and_then(|up| up.interlink);
-    let url = unsaid.then(up).flatten().unwrap_or_else(|| args.interlink.clone());
+    let up = unsaid.then(|| super::endpoint::Endpoint::read(&super::state_folder())).flatten();
+    let plain = up.as_ref().and_then(|up| up.parts.get("pods")).is_some_and(|told| told.contains(PLAIN));
+    let url = up.and_then(|up| up.interlink).unwrap_or_else(|| args.interlink.clone());
     let endpoint = Endpoint::new(&url, &args.port).map_err(wrong)?;
     let tls = args
         .interlink_ca_file
@@ -216,113 +202,11 @@ async fn endpoint(args: &PodsArgs) -> Result<Interlink, Problem> {
         .map_or_else(ClientTls::new, |file| ClientTls::only(CaSource::File(file)));
     let tls = tls.build(jiff::Timestamp::now()).map_err(|error| wrong(error.to_string()))?;
     let connect = endpoint.connect(Connect::network(), Some(tls));
-    Ok(Interlink::new(endpoint, connect, args.interlink_token_file.clone()))
+    Ok((Interlink::new(endpoint, connect, args.interlink_token_file.clone()), plain))
 }
 
 fn told(error: impl Coded) -> Problem {
     error.problem()
-}
-
-async fn start(interlink: &Interlink, args: RunArgs, format: Format) -> Result<(), Problem> {
-    let pairs = |pairs: &[String], what: &str| {
-        let split = |pair: &String| {
-            pair.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned())).ok_or_else(|| {
-                Problem::new(&ground::BAD_REQUEST, format!("`{pair}` is not NAME=VALUE."))
-                    .at("command line")
-                    .because(what.to_owned())
-            })
-        };
-        pairs.iter().map(split).collect::<Result<Vec<_>, _>>()
-    };
-    let env = pairs(&args.env, "a variable has a name and a value")?;
-    let annotations = pairs(&args.annotation, "an annotation has a name and a value")?;
-    let uid = uuid::Uuid::new_v4().to_string();
-    let name = args.name.unwrap_or_else(|| format!("pod-{}", &uid[..8]));
-    let mut limits = serde_json::Map::new();
-    let gpus = args.gpus.map(|count| count.to_string());
-    for (key, value) in [("cpu", args.cpu), ("memory", args.memory), ("nvidia.com/gpu", gpus)] {
-        if let Some(value) = value {
-            limits.insert(key.into(), value.into());
-        }
-    }
-    let peer = interlink.ping().await.map_err(told)?;
-    let mut container = json!({
-        "name": "main", "image": args.image, "imagePullPolicy": args.pull, "resources": {"limits": limits},
-        "env": env.into_iter().map(|(name, value)| json!({"name": name, "value": value})).collect::<Vec<_>>(),
-    });
-    if !args.command.is_empty() {
-        container["command"] = literal(args.command, peer.origin).into();
-    }
-    let pod = json!({
-        "metadata": {"name": name, "namespace": NAMESPACE, "uid": uid,
-            "annotations": annotations.into_iter().collect::<std::collections::BTreeMap<_, _>>()},
-        "spec": {"restartPolicy": "Never", "containers": [container]},
-        "status": {"phase": "Pending"},
-    });
-    let pod = serde_json::from_value(pod).map_err(|error| {
-        Problem::new(&ground::INTERNAL, "The pod cannot be written.").because(error.to_string())
-    })?;
-    let create = PodCreate { pod, ..Default::default() };
-    let containers = retrieve(create.clone(), Giving::Everything).containers;
-    interlink.create(&create, &containers, &peer).await.map_err(told)?;
-    if args.detach {
-        return format.record("Started", &[("uid", &uid), ("name", &name)]);
-    }
-    wait(interlink, &create.pod, true).await?;
-    let status = PodStatus { name, uid, namespace: NAMESPACE.into(), ..Default::default() };
-    let mut request = log_request(&status, "main");
-    request.options.follow = true;
-    print_log(interlink, &request).await?;
-    let end = wait(interlink, &create.pod, false).await?;
-    if !args.keep {
-        delete(interlink, &status).await?;
-    }
-    match end {
-        0 => Ok(()),
-        code => exit(code),
-    }
-}
-
-/// Words of a command that are meant as they were typed. Our plugins replace `$(NAME)` in them, as
-/// Kubernetes does, and read two dollars as one; those of others leave that to a node.
-fn literal(words: Vec<String>, origin: Origin) -> Vec<String> {
-    if !origin.is_ours() {
-        return words;
-    }
-    words.iter().map(|word| word.replace('$', "$$")).collect()
-}
-
-/// Waits until the pod has begun, or ended; gives its exit code in the end.
-async fn wait(interlink: &Interlink, pod: &impl serde::Serialize, begun: bool) -> Result<i32, Problem> {
-    let mut said = String::new();
-    loop {
-        let states = interlink.status(std::slice::from_ref(pod)).await.map_err(told)?;
-        let state = states
-            .into_iter()
-            .next()
-            .and_then(|status| status.containers.into_iter().next())
-            .and_then(|c| c.state);
-        let state = state.unwrap_or_default();
-        if let Some(end) = &state.terminated {
-            let why = [&end.reason, &end.message].map(|text| text.clone().unwrap_or_default()).join(" ");
-            if !begun && end.exit_code != 0 {
-                let _ = writeln!(stderr(), "ended with code {}: {}", end.exit_code, why.trim());
-            }
-            return Ok(end.exit_code);
-        }
-        if state.running.is_some() && begun {
-            return Ok(0);
-        }
-        if let Some(waiting) = &state.waiting {
-            let why =
-                [&waiting.reason, &waiting.message].map(|text| text.clone().unwrap_or_default()).join(" ");
-            if why != said {
-                let _ = writeln!(stderr(), "waiting: {}", why.trim());
-                said = why;
-            }
-        }
-        tokio::time::sleep(LOOK).await;
-    }
 }
 
 async fn all(interlink: &Interlink) -> Result<Vec<PodStatus>, Problem> {
@@ -356,20 +240,7 @@ fn word(container: &k8s_openapi::api::core::v1::ContainerStatus) -> String {
 
 /// The one pod that is meant by a UID, the beginning of one, or a name.
 async fn find(interlink: &Interlink, wanted: &str) -> Result<PodStatus, Problem> {
-    let mut found: Vec<PodStatus> = all(interlink)
-        .await?
-        .into_iter()
-        .filter(|pod| pod.uid.starts_with(wanted) || pod.name == wanted)
-        .collect();
-    match (found.pop(), found.is_empty()) {
-        (Some(pod), true) => Ok(pod),
-        (None, _) => Err(Problem::new(&pods::POD_UNKNOWN, format!("There is no pod `{wanted}`."))),
-        (Some(_), false) => {
-            let count = found.len() + 1;
-            Err(Problem::new(&ground::BAD_REQUEST, format!("`{wanted}` means {count} pods."))
-                .advising("name one by its UID"))
-        }
-    }
+    meant::one(all(interlink).await?, wanted)
 }
 
 fn log_request(pod: &PodStatus, container: &str) -> LogRequest {
@@ -424,7 +295,7 @@ async fn exec(interlink: &Interlink, request: ExecRequest) -> Result<(), Problem
     feeding.abort();
     match ended? {
         0 => Ok(()),
-        code => exit(code),
+        code => end_with(code),
     }
 }
 
@@ -435,24 +306,4 @@ async fn delete(interlink: &Interlink, status: &PodStatus) -> Result<(), Problem
     pod.metadata.uid = Some(status.uid.clone());
     let peer = interlink.ping().await.map_err(told)?;
     interlink.delete(&pod, Duration::from_secs(30), &peer).await.map_err(told)
-}
-
-/// Ends with the code of what ran, as `ssh` and `docker run` do.
-#[expect(clippy::exit, reason = "the exit code is the result, and it is not one of ours")]
-fn exit(code: i32) -> ! {
-    let _ = stdout().flush();
-    std::process::exit(code)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_arrive_as_they_were_typed_whoever_runs_them() {
-        let typed = || vec!["sh".to_owned(), "-c".to_owned(), "echo $HOME $$".to_owned()];
-        assert_eq!(literal(typed(), Origin::Ours)[2], "echo $$HOME $$$$");
-        assert_eq!(literal(typed(), Origin::Other), typed());
-        assert_eq!(literal(typed(), Origin::Seed), typed());
-    }
 }

@@ -112,6 +112,7 @@ fn param(text: &str) -> Result<(String, String), String> {
 pub async fn run(args: RequestArgs, format: Format) -> Result<(), Problem> {
     let client = connect(&source(args.kubeconfig.as_deref())?).await?;
     let requests = Requests::new(client, args.namespace.as_deref());
+    let again = Again { kubeconfig: args.kubeconfig.clone(), namespace: args.namespace.clone() };
     if args.plan {
         let change = match &args.command {
             RequestCommand::Submit { pipeline, params, .. } => Some(format!(
@@ -133,7 +134,7 @@ pub async fn run(args: RequestArgs, format: Format) -> Result<(), Problem> {
             if wait || timeout.is_some() {
                 follow(&requests, &made, timeout, format).await
             } else {
-                submitted(&made, format)
+                submitted(&made, &again, format)
             }
         }
         RequestCommand::List { all_namespaces } => {
@@ -156,7 +157,8 @@ pub async fn run(args: RequestArgs, format: Format) -> Result<(), Problem> {
         }
         RequestCommand::Cancel { name } => {
             requests.cancel(&name).await?;
-            format.text(&format!("The request `{name}` is cancelled. Next: tarbet request list"))
+            let facts = serde_json::json!({ "cancelled": true, "name": name });
+            format.done(&format!("The request `{name}` is cancelled."), &again.command("list"), &facts)
         }
     }
 }
@@ -172,12 +174,24 @@ fn unique(params: Vec<(String, String)>) -> Result<BTreeMap<String, String>, Pro
         .advising("give each NAME=VALUE once"))
 }
 
-fn submitted(made: &InternalRequest, format: Format) -> Result<(), Problem> {
-    let name = made.metadata.name.as_deref().unwrap_or_default();
-    if format == Format::Table {
-        return format.text(&format!("The request `{name}` is submitted. Next: tarbet request show {name}"));
+/// Where the next command must look to find the same.
+struct Again {
+    kubeconfig: Option<PathBuf>,
+    namespace: Option<String>,
+}
+
+impl Again {
+    fn command(&self, words: &str) -> String {
+        let namespace = self.namespace.as_ref().map(|name| format!(" -n {name}")).unwrap_or_default();
+        let file = self.kubeconfig.as_ref().map(|file| format!(" --kubeconfig {}", file.display()));
+        format!("tarbet request {words}{namespace}{}", file.unwrap_or_default())
     }
-    format.value(&row(made))
+}
+
+fn submitted(made: &InternalRequest, again: &Again, format: Format) -> Result<(), Problem> {
+    let name = made.metadata.name.as_deref().unwrap_or_default();
+    let text = format!("The request `{name}` is submitted.");
+    format.done(&text, &again.command(&format!("show {name}")), &row(made))
 }
 
 async fn follow(
@@ -327,4 +341,17 @@ async fn logs(request: &InternalRequest, private: Option<Client>, format: Format
         .collect();
     let text = pages.concat();
     format.text(text.trim_end_matches('\n'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_command_looks_where_this_one_did() {
+        let mut again = Again { kubeconfig: None, namespace: None };
+        assert_eq!(again.command("list"), "tarbet request list");
+        again = Again { kubeconfig: Some("a.yaml".into()), namespace: Some("team-a".into()) };
+        assert_eq!(again.command("show hello"), "tarbet request show hello -n team-a --kubeconfig a.yaml");
+    }
 }

@@ -102,7 +102,8 @@ pub async fn run(args: SiteArgs, format: Format) -> Result<(), Problem> {
         SiteCommand::List => list(&server, format).await,
         SiteCommand::Remove { name } => {
             server.tell(Method::DELETE, &format!("/v1/sites/{name}")).await?;
-            format.text(&format!("The site `{name}` is removed. Next: tarbet site list"))
+            let facts = serde_json::json!({ "removed": true, "name": name });
+            format.done(&format!("The site `{name}` is removed."), "tarbet site list", &facts)
         }
         SiteCommand::Token { name, expires_in } => {
             let body = serde_json::json!({"expiresInSeconds": expires_in.map(|duration| duration.as_secs())});
@@ -125,7 +126,9 @@ pub async fn run(args: SiteArgs, format: Format) -> Result<(), Problem> {
         }
         SiteCommand::Revoke { name, token } => {
             server.tell(Method::DELETE, &format!("/v1/sites/{name}/tokens/{token}")).await?;
-            format.text("The token is revoked; links that use it end within a minute. Next: tarbet site list")
+            let facts = serde_json::json!({ "revoked": true, "site": name, "token": token });
+            let text = "The token is revoked; links that use it end within a minute.";
+            format.done(text, "tarbet site list", &facts)
         }
     }
 }
@@ -155,7 +158,8 @@ async fn add(
     }
     format.text(&format!(
         "The site `{name}` is added. Its token is shown once; run this at the site:\n\n  \
-         (umask 077; echo {token} > {name}.token)\n  {agent}\n\nNext: tarbet site list",
+         (umask 077; echo {token} > {name}.token)\n  {agent}\n\n{}\n\nNext: tarbet site list",
+        join.remarks(),
     ))
 }
 
@@ -168,6 +172,16 @@ struct Join {
 }
 
 impl Join {
+    /// What the command alone does not bring about.
+    fn remarks(&self) -> String {
+        let mut remarks = String::new();
+        if let Some(file) = &self.ca_file {
+            remarks = format!("Copy {} there first, and name its place behind --ca-file. ", file.display());
+        }
+        remarks
+            + "The agent leads nowhere until it is told where to: --kubeconfig FILE, --policy FILE, --plugin slurm."
+    }
+
     /// The one command to run at the site, beside the file with the token.
     fn command(&self, site: &SiteName) -> String {
         let gateways = self.gateways.join(" --gateway ");
@@ -218,7 +232,9 @@ mod tests {
             "tarbet agent --gateway grpcs://one:8150 --gateway grpcs://two:8150 --token-file lab.token";
         assert_eq!(join.command(&site), short);
         let issuer = tarbet_identity::PrivateKey::generate().unwrap().public();
+        assert!(!join.remarks().contains("Copy"), "there is nothing to copy");
         (join.ca_file, join.issuer) = (Some("ca.crt".into()), Some(issuer));
+        assert!(join.remarks().contains("Copy ca.crt there"), "{}", join.remarks());
         assert_eq!(join.command(&site), format!("{short} --ca-file ca.crt --site lab --issuer {issuer}"));
     }
 }

@@ -100,11 +100,19 @@ async fn reach(server: &ServerArgs) -> Row {
                 counted(sites.len(), "site"),
                 counted(links, "link")
             );
-            let next = if sites.len() <= 1 { "tarbet site add lab" } else { "" };
+            let next = next_of_sites(&sites);
             Row { capability: "reach", state: "ready", place: url, detail, next }
         }
-        Err(problem) => failing("reach", "-", &problem.message),
+        Err(problem) => {
+            let detail = format!("{} {}; {}", problem.message, problem.cause, problem.remedy);
+            failing("reach", &problem.hop, &detail)
+        }
     }
+}
+
+/// A first site besides this machine; then somebody knows how.
+fn next_of_sites(sites: &[SiteView]) -> &'static str {
+    if sites.iter().any(|site| site.name.as_str() != "here") { "" } else { "tarbet site add lab" }
 }
 
 fn failing(capability: &'static str, place: &str, detail: &str) -> Row {
@@ -240,5 +248,21 @@ fn audit(local: &Endpoint) -> Row {
             next: "",
         },
         Err(cause) => failing("audit", &place, &cause),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_exists_is_not_suggested() {
+        let site = |name: &str| -> SiteView {
+            let view = json!({"name": name, "id": 1, "created": "2026-01-01T00:00:00Z", "connected": true, "links": []});
+            serde_json::from_value(view).unwrap()
+        };
+        assert_eq!(next_of_sites(&[]), "tarbet site add lab");
+        assert_eq!(next_of_sites(&[site("here")]), "tarbet site add lab");
+        assert_eq!(next_of_sites(&[site("lab")]), "");
     }
 }

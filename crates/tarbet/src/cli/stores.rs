@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use tarbet_store::{Clock, RestoreMode};
+use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::{Coded, Problem};
 
 use crate::config::Config;
-use crate::output::Format;
+use crate::output::{Format, note};
 
 pub const EXAMPLES: &str = "Examples:
   tarbet store backup before-upgrade.tbk
@@ -42,10 +43,25 @@ pub enum StoreCommand {
     },
 }
 
+/// Refuses to back up what is not there: opening an embedded store would make an empty one.
+fn must_be_there(store: &tarbet_store::StoreConfig) -> Result<(), Problem> {
+    match store {
+        tarbet_store::StoreConfig::Redb(redb) if !redb.path.exists() => Err(Problem::new(
+            &ground::CONFIG_INVALID,
+            format!("There is no store at {}.", redb.path.display()),
+        )
+        .at("tarbet command line")
+        .because("nothing has been kept there yet, or this is another user's or folder's setting")
+        .advising("name it with --set store.path=FILE, or give the role's own --config")),
+        _ => Ok(()),
+    }
+}
+
 pub async fn run(command: StoreCommand, config: &Config, format: Format) -> Result<(), Problem> {
     let clock = Clock::system();
     match command {
         StoreCommand::Backup { file, plan } => {
+            must_be_there(&config.store())?;
             let store =
                 tarbet_store::open(&config.store(), clock.clone()).await.map_err(|error| error.problem())?;
             if plan {
@@ -57,7 +73,11 @@ pub async fn run(command: StoreCommand, config: &Config, format: Format) -> Resu
             let summary =
                 tarbet_store::backup(&store, &file, &clock).await.map_err(|error| error.problem())?;
             let text = format!("{} entries are in {}.", summary.entries, file.display());
-            format.text(&format!("{text} Next: tarbet store restore {} --plan", file.display()))
+            if summary.entries == 0 {
+                note("The store is empty: is it the right one? `tarbet config show` says where it is.");
+            }
+            let facts = serde_json::json!({ "entries": summary.entries, "file": file });
+            format.done(&text, &format!("tarbet store restore {} --plan", file.display()), &facts)
         }
         StoreCommand::Restore { file, plan: true } => {
             // A store in memory takes the whole file without touching the real one.
@@ -65,10 +85,12 @@ pub async fn run(command: StoreCommand, config: &Config, format: Format) -> Resu
             let trial = trial.await.map_err(|error| error.problem())?;
             let summary = tarbet_store::restore(&trial, &file, RestoreMode::IntoEmpty, &clock);
             let summary = summary.await.map_err(|error| error.problem())?;
-            format.text(&format!(
+            let text = format!(
                 "The backup is intact: {} entries would replace what is in the store ({} more have expired).",
                 summary.entries, summary.expired
-            ))
+            );
+            let facts = serde_json::json!({ "entries": summary.entries, "expired": summary.expired });
+            format.done(&text, &format!("tarbet store restore {}", file.display()), &facts)
         }
         StoreCommand::Restore { file, plan: false } => {
             let store = tarbet_store::open_for_restore(&config.store(), clock.clone())
@@ -76,10 +98,9 @@ pub async fn run(command: StoreCommand, config: &Config, format: Format) -> Resu
                 .map_err(|error| error.problem())?;
             let restored = tarbet_store::restore(&store, &file, RestoreMode::Replace, &clock).await;
             let summary = restored.map_err(|error| error.problem())?;
-            format.text(&format!(
-                "{} entries were restored. Next: tarbet config check, then start the role.",
-                summary.entries
-            ))
+            let facts = serde_json::json!({ "entries": summary.entries });
+            let text = format!("{} entries were restored. The role can be started.", summary.entries);
+            format.done(&text, "tarbet config check", &facts)
         }
     }
 }

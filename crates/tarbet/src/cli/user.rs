@@ -127,7 +127,8 @@ pub async fn run(args: UserArgs, format: Format) -> Result<(), Problem> {
         }
         UserCommand::Revoke { name } => {
             server.tell(Method::DELETE, &format!("/v1/users/{name}")).await?;
-            format.text(&format!("The user `{name}` is removed. Next: tarbet user list"))
+            let facts = serde_json::json!({ "removed": true, "name": name });
+            format.done(&format!("The user `{name}` is removed."), "tarbet user list", &facts)
         }
     }
 }

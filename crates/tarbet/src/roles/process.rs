@@ -92,8 +92,11 @@ impl Process {
             })?;
             let process = Self::start(role, config)?;
             let starting = process.health.part("start");
-            if let Some(address) = config.observability.listen.or(observe_at.into()) {
+            let usual: Option<SocketAddr> = observe_at.into();
+            if let Some(address) = config.observability.listen {
                 process.observe(address, &config.observability).await?;
+            } else if let Some(usual) = usual {
+                process.observe(usual_or_free(usual).await, &config.observability).await?;
             }
             build(process.clone()).await?;
             drop(starting);
@@ -164,11 +167,34 @@ impl Process {
     }
 }
 
+/// The usual address of probes. Where another program of this machine has it, nobody chose it and only this
+/// machine looks, any other will do.
+async fn usual_or_free(usual: SocketAddr) -> SocketAddr {
+    if !usual.ip().is_loopback() || TcpListener::bind(usual).await.is_ok() {
+        return usual;
+    }
+    tracing::warn!(
+        address = %usual,
+        "The usual address of probes and metrics is taken, another is used; --observability-listen chooses one."
+    );
+    SocketAddr::new(usual.ip(), 0)
+}
+
+/// How the address of a listener is chosen.
+fn remedy(name: &str) -> &'static str {
+    match name {
+        "observability" => "stop the other process, or choose another address with --observability-listen",
+        "console" => "stop the other process, or choose another address with --set console.listen=ADDR",
+        _ => "stop the other process, or choose another address in the configuration",
+    }
+}
+
 /// Binds a listener and logs where.
 pub async fn bind(address: SocketAddr, name: &str) -> Result<TcpListener, Problem> {
     let listener = TcpListener::bind(address).await.map_err(|error| {
         Problem::new(&ground::ADDRESS_IN_USE, format!("The {name} listener cannot bind {address}."))
             .because(error.to_string())
+            .advising(remedy(name))
     })?;
     let bound = listener.local_addr().map_or_else(|_| address.to_string(), |bound| bound.to_string());
     tracing::info!(listener = name, address = %bound, "Listening.");

@@ -17,7 +17,7 @@ use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::{Problem, Stage, problem::chain};
 
 use super::process::{Process, Threads, bind};
-use crate::cli::endpoint::Endpoint;
+use crate::cli::endpoint::{self, Endpoint, make_private};
 use crate::cli::state_folder;
 use crate::config::Config;
 use crate::output::Format;
@@ -62,7 +62,13 @@ pub struct UpArgs {
 
 pub fn run(config: Config, args: UpArgs) -> Result<(), Problem> {
     let folder = state_folder();
-    make_private(&folder).map_err(|error| {
+    if let Some(running) = Endpoint::read(&folder).filter(|endpoint| endpoint::is_running(endpoint.pid)) {
+        return Err(Problem::new(&ground::ADDRESS_IN_USE, "`tarbet up` runs already.")
+            .at("tarbet up")
+            .because(format!("it is process {}, with its state in {}", running.pid, folder.display()))
+            .advising("`tarbet status` shows it, `tarbet down` ends it"));
+    }
+    make_private(&folder).and_then(|()| endpoint::mark_as_ups(&folder)).map_err(|error| {
         Problem::new(
             &ground::CONFIG_INVALID,
             format!("The state folder {} cannot be made.", folder.display()),
@@ -73,12 +79,6 @@ pub fn run(config: Config, args: UpArgs) -> Result<(), Problem> {
     Process::run("up", &config, OBSERVE_AT, Threads::Cores, |process| {
         start(process, config.clone(), args, folder)
     })
-}
-
-/// Tokens and keys lie here: nobody else may look.
-fn make_private(folder: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
 async fn start(process: Process, config: Config, args: UpArgs, folder: PathBuf) -> Result<(), Problem> {

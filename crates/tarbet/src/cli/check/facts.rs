@@ -27,8 +27,6 @@ pub const PROGRAMS: [&str; 12] = [
     "singularity",
     "bwrap",
 ];
-/// Ports that `tarbet up` listens on, in the order of the table.
-pub const PORTS: [u16; 12] = [7480, 7481, 8150, 8151, 8153, 8154, 8155, 3000, 8080, 8081, 8085, 8086];
 
 /// Everything the checks look at.
 #[derive(Debug, Clone, Default)]
@@ -58,10 +56,15 @@ pub struct Facts {
     pub modes: BTreeMap<&'static str, u32>,
     pub config_mistake: Option<String>,
     pub store: String,
-    pub gateway_tls: bool,
-    pub gateway_public: bool,
+    /// The gateway's listeners that others than this machine reach, by their settings.
+    pub gateway_public: Vec<&'static str>,
+    /// Those of them that have no certificate.
+    pub gateway_plain: Vec<&'static str>,
     pub audit: bool,
-    pub free_ports: BTreeMap<u16, bool>,
+    /// What Redis may lose, or why it does not say; nothing if there is another store.
+    pub redis: Option<Result<Vec<&'static str>, String>>,
+    /// Where something shall listen, by the name of the check, and whether it could.
+    pub listeners: BTreeMap<&'static str, (String, bool)>,
     pub programs: BTreeMap<&'static str, Option<PathBuf>>,
     pub docker: bool,
     pub kubeconfig: Option<PathBuf>,
@@ -113,12 +116,16 @@ pub fn gather(config: Result<&Config, &Problem>) -> Facts {
         modes: modes(&state),
         config_mistake: config.err().map(|problem| format!("{} {}", problem.message, problem.cause)),
         store: settings.map_or_else(String::new, store_kind),
-        gateway_tls: settings.is_none_or(|config| config.gateway.agents.tls.is_some()),
-        gateway_public: settings.is_some_and(|config| !config.gateway.agents.listen.ip().is_loopback()),
+        gateway_public: settings.map(|config| config.gateway.public_listeners()).unwrap_or_default(),
+        gateway_plain: settings.map(|config| config.gateway.plain_listeners()).unwrap_or_default(),
         audit: settings.is_some_and(|config| config.gateway.audit.file.is_some()) || endpoint.is_some(),
-        free_ports: PORTS
-            .iter()
-            .map(|&port| (port, TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()))
+        redis: None,
+        listeners: listeners(settings.unwrap_or(&Config::default()))
+            .into_iter()
+            .map(|(name, at)| {
+                let free = TcpListener::bind(at.as_str()).is_ok();
+                (name, (at, free))
+            })
             .collect(),
         programs: PROGRAMS.iter().map(|&program| (program, which(program))).collect(),
         docker: docker_answers(&docker_host),
@@ -131,6 +138,40 @@ pub fn gather(config: Result<&Config, &Problem>) -> Facts {
         endpoint,
         state,
     }
+}
+
+/// Where roles and `tarbet up` listen with these settings.
+pub fn listeners(config: &Config) -> Vec<(&'static str, String)> {
+    let (gateway, nets) = (&config.gateway, &config.nets);
+    let probes = |usual: u16| {
+        config.observability.listen.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, usual).into()).to_string()
+    };
+    let at = |host: &str, port: u16| format!("{host}:{port}");
+    let interlink = config.edge.interlink_port.parse().unwrap_or(0);
+    vec![
+        ("port.console", config.console.listen.to_string()),
+        ("port.observability", probes(7481)),
+        ("port.agents", gateway.agents.listen.to_string()),
+        ("port.metrics", probes(8151)),
+        ("port.api", gateway.api.listen.to_string()),
+        ("port.kubernetes", gateway.kubernetes.listen.to_string()),
+        ("port.private", gateway.private.listen.to_string()),
+        ("port.interlink", at("127.0.0.1", interlink)),
+        ("port.nets", at(&nets.server.host, nets.server.port)),
+        ("port.nets-grpc", at(&nets.server.host, nets.server.rpc_port)),
+        ("port.tags", at(&nets.tag_service.host, nets.tag_service.port)),
+        ("port.values", at(&nets.kv_store.host, nets.kv_store.port)),
+    ]
+}
+
+/// What Redis with these settings may lose; nothing if the store is another.
+pub async fn redis(config: &Config) -> Option<Result<Vec<&'static str>, String>> {
+    let store = config.store();
+    if !matches!(store, tarbet_store::StoreConfig::Redis(_)) {
+        return None;
+    }
+    let found = tarbet_store::durability(&store).await;
+    Some(found.map(|found| found.warnings()).map_err(|error| tarbet_telemetry::problem::chain(&error)))
 }
 
 fn read(path: &str) -> String {
@@ -172,7 +213,7 @@ fn modes(state: &Path) -> BTreeMap<&'static str, u32> {
         "",
         "admin.token",
         "here.token",
-        "authority/ca.key",
+        "authority/authority.pem",
         "audit.log",
         "tarbet.redb",
         "tarbet.redb.journal",

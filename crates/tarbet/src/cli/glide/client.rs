@@ -1,5 +1,6 @@
 //! Talking to the orchestrator, and the two settings that are remembered between commands.
 
+use std::cell::OnceCell;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -11,10 +12,11 @@ use tarbet_identity::Secret;
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::{ground, nets};
 use tarbet_telemetry::problem::chain;
+use tarbet_telemetry::supervisor::Signals;
 
 use super::GlideArgs;
 use crate::cli::endpoint::{Endpoint, state_folder};
-use crate::output::Format;
+use crate::output::{Format, INTERRUPTED, end_with, note};
 
 /// Who waits longer is told how far it got.
 const SILENT_FOR: &str = "1s";
@@ -229,15 +231,31 @@ impl Glide {
         if !self.plan && !self.detach {
             how.push(("wait", SILENT_FOR.to_owned()));
         }
-        let mut answer = self.send(method, path, &how, body).await?;
         if self.plan {
-            return self.show_plan(&answer);
+            return self.show_plan(&self.send(method, path, &how, body).await?);
         }
+        let begun = OnceCell::new();
+        let work = async {
+            let answer = self.send(method, path, &how, body).await?;
+            if self.detach || !answer["operation"].is_object() {
+                return Ok(answer);
+            }
+            let operation = begun.get_or_init(|| answer["operation"].clone());
+            super::progress::watch(self, operation.clone()).await
+        };
+        let signals = Signals::listen().map_err(|error| {
+            Problem::new(&ground::INTERNAL, "The command cannot listen for signals.")
+                .because(error.to_string())
+        })?;
+        let answer = tokio::select! {
+            answer = work => answer?,
+            () = signals.next() => {
+                note(&left_alone(begun.get()));
+                end_with(INTERRUPTED)
+            }
+        };
         if self.detach {
             return self.show_operation(&answer["operation"]);
-        }
-        if answer["operation"].is_object() {
-            answer = super::progress::watch(self, answer["operation"].clone()).await?;
         }
         match &answer {
             Value::Object(fields) if !fields.is_empty() && self.format == Format::Table => {
@@ -303,6 +321,14 @@ impl Glide {
     }
 }
 
+/// What becomes of a change whose caller leaves: the orchestrator goes on with it.
+fn left_alone(operation: Option<&Value>) -> String {
+    match operation.and_then(|operation| operation["id"].as_str()) {
+        Some(id) => format!("The operation {id} goes on. Next: tarbet glide operation cancel {id}"),
+        None => "What was begun goes on. Next: tarbet glide operation list".into(),
+    }
+}
+
 pub fn lines(list: &Value) -> Vec<String> {
     list.as_array().into_iter().flatten().filter_map(|line| line.as_str().map(str::to_owned)).collect()
 }
@@ -325,6 +351,13 @@ pub fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_leaves_is_told_what_goes_on() {
+        let told = left_alone(Some(&json!({ "id": "7f3a" })));
+        assert!(told.ends_with("tarbet glide operation cancel 7f3a"), "{told}");
+        assert!(left_alone(None).ends_with("tarbet glide operation list"));
+    }
 
     #[test]
     fn a_server_without_a_scheme_is_meant_as_http() {

@@ -1,5 +1,6 @@
 //! `tarbet glide rule …`.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::Subcommand;
@@ -7,9 +8,10 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tarbet_nets::model::{ANY, Direction, Rule};
 use tarbet_telemetry::Problem;
-use tarbet_telemetry::codes::ground;
+use tarbet_telemetry::codes::{ground, nets};
 
 use super::client::Glide;
+use crate::output::Format;
 
 #[derive(Debug, Subcommand)]
 pub enum RuleCommand {
@@ -77,11 +79,20 @@ pub async fn run(glide: &Glide, command: RuleCommand) -> Result<(), Problem> {
             let found =
                 glide.ask(Method::GET, &format!("{}/rules", resource(&cloud, &name)), Value::Null).await?;
             let rules: Vec<Rule> = serde_json::from_value(found).unwrap_or_default();
+            if glide.format != Format::Table {
+                // As they can be given to --rulefile again.
+                return glide.format.value(&rules);
+            }
             let rows: Vec<Value> = rules.iter().map(row).collect();
             let columns = ["name", "direction", "protocol", "src_port", "dst_port", "tags", "targets"];
             glide.rows(&Value::from(rows), &columns, "It has no rules: nothing may pass.")
         }
         RuleCommand::Delete { target, rules } => {
+            let holders = match target.as_slice() {
+                [cloud, name] => vec![resource(cloud, name)],
+                tag => members(glide, &tag.concat()).await?,
+            };
+            must_exist(glide, &holders, &rules).await?;
             let (method, path) = match target.as_slice() {
                 [cloud, name] => (Method::POST, format!("{}/deleteRules", resource(cloud, name))),
                 tag => (Method::DELETE, format!("/tags/{}/rules", tag.concat())),
@@ -89,6 +100,40 @@ pub async fn run(glide: &Glide, command: RuleCommand) -> Result<(), Problem> {
             glide.change(method, &path, json!(rules), "Deleted.").await
         }
     }
+}
+
+/// The resources under a tag, by their paths.
+async fn members(glide: &Glide, tag: &str) -> Result<Vec<String>, Problem> {
+    let found = glide.ask(Method::POST, &format!("/tags/{tag}/resolveMembers"), Value::Null).await?;
+    let names = found.as_array().into_iter().flatten().filter_map(|member| member["name"].as_str());
+    let path = |name: &str| {
+        let mut parts = name.splitn(3, '.');
+        let (namespace, cloud, name) = (parts.next()?, parts.next()?, parts.next()?);
+        Some(format!("/namespaces/{namespace}/clouds/{cloud}/resources/{name}"))
+    };
+    // What is no resource has no rules.
+    Ok(names.filter_map(path).collect())
+}
+
+/// Refuses names that no rule has: whoever mistypes one would believe that a hole is closed.
+async fn must_exist(glide: &Glide, holders: &[String], wanted: &[String]) -> Result<(), Problem> {
+    let mut there = BTreeSet::new();
+    for holder in holders {
+        let found = glide.ask(Method::GET, &format!("{holder}/rules"), Value::Null).await?;
+        let rules: Vec<Rule> = serde_json::from_value(found).unwrap_or_default();
+        there.extend(rules.into_iter().map(|rule| rule.name));
+    }
+    let absent: Vec<String> =
+        wanted.iter().filter(|name| !there.contains(*name)).map(|name| format!("`{name}`")).collect();
+    if absent.is_empty() {
+        return Ok(());
+    }
+    let message = format!("There is no rule {}; nothing was deleted.", absent.join(", "));
+    let names = if there.is_empty() { "none".to_owned() } else { Vec::from_iter(there).join(", ") };
+    Err(Problem::new(&nets::RESOURCE_UNKNOWN, message)
+        .at("permit lists of what was named")
+        .because(format!("these are there: {names}"))
+        .advising("`tarbet glide rule get CLOUD NAME` shows the rules of a resource"))
 }
 
 fn row(rule: &Rule) -> Value {

@@ -25,7 +25,7 @@ use tarbet_telemetry::problem::chain;
 use super::super::endpoint::{ServerArgs, state_folder};
 use super::super::known_sites;
 use super::super::port::Port;
-use super::{default_kubeconfig, lead, read, unusable, write};
+use super::{default_kubeconfig, lead, other_way, read, refuse_foreign, unusable, write};
 use crate::output::Format;
 
 pub const EXAMPLES: &str = "Examples:
@@ -53,29 +53,30 @@ pub struct ProxyArgs {
     /// Trust keys of the site that are not known on this machine yet
     #[arg(long)]
     trust_new_key: bool,
+    /// Replace a context of this name that leads elsewhere
+    #[arg(long)]
+    force: bool,
 }
 
 pub async fn run(args: ProxyArgs, format: Format) -> Result<(), Problem> {
     let server = args.server.connect()?;
     let site = server.client()?.site(args.site.clone());
-    let keys = known_sites::of_site(&server, &args.site, args.trust_new_key).await?;
-    let keys = keys.ok_or_else(|| {
-        Problem::new(&ground::BAD_REQUEST, format!("The agent of `{}` has shown no key yet.", args.site))
-            .because("without one nobody can tell it from somebody in between")
-            .advising("wait until it is connected (tarbet site list), or use `tarbet kube login`")
-    })?;
+    let instead = "use `tarbet kube login`";
+    let keys = known_sites::must_have(&server, &args.site, args.trust_new_key, instead).await?;
+    let file = args.kubeconfig.unwrap_or_else(default_kubeconfig);
+    let mut config = read(&file)?;
+    let context = args.site.as_str();
+    refuse_foreign(other_way(&config, context, &args.site).as_deref(), context, &file, args.force)?;
     let token = Token::generate(TokenKind::User)
         .map_err(|error| Problem::new(&ground::INTERNAL, "A token cannot be made.").because(chain(&error)))?;
     let local = LocalKubernetes::new(site.sealed(keys, server.prove(&args.site)?)?, token.text().clone());
     let (acceptor, authority) = certificate(args.listen)?;
     let port = Port::bind(args.listen).await?;
     let address = port.address;
-    let file = args.kubeconfig.unwrap_or_else(default_kubeconfig);
-    let mut config = read(&file)?;
     let cluster = json!({
         "server": format!("https://{address}"), "certificate-authority-data": STANDARD.encode(authority),
     });
-    lead(&mut config, &args.site, &cluster, &json!({"token": token.text().expose()}))
+    lead(&mut config, context, &args.site, &cluster, &json!({"token": token.text().expose()}))
         .map_err(|cause| unusable(&file, &cause))?;
     write(&file, &config)?;
     format.text(&format!(

@@ -53,11 +53,7 @@ pub(super) async fn start(
         };
         node::start(settings, parts).await.map(drop).map_err(|error| error.problem())?;
     }
-    let missing = |needed: &[&str]| {
-        let absent: Vec<&str> =
-            needed.iter().copied().filter(|kind| !kinds.contains(&(*kind).to_owned())).collect();
-        format!("not started: the cluster has no {}; kubectl apply -f deploy/crds", absent.join(", "))
-    };
+    let missing = |needed: &[&str]| not_started(&kinds, needed);
     let here = |needed: &[&str]| needed.iter().all(|kind| kinds.contains(&(*kind).to_owned()));
     if here(&[REQUESTS, RUNS]) {
         told.insert("jobs".into(), start_jobs(process, config, &client, kubeconfig));
@@ -72,6 +68,17 @@ pub(super) async fn start(
     // The folder is named so that a later `down` can say what it leaves to the cluster.
     tracing::info!(folder = %folder.display(), parts = told.len(), "The cluster is served.");
     Ok(Joined { client, told })
+}
+
+/// Why something is left out, and what would bring each kind that it needs.
+fn not_started(kinds: &[String], needed: &[&str]) -> String {
+    let absent = needed.iter().filter(|kind| !kinds.iter().any(|there| there == *kind));
+    let told = absent.map(|kind| match *kind {
+        RUNS => format!("{kind} (install Tekton Pipelines)"),
+        ENTRIES => format!("{kind} (install Istio)"),
+        kind => format!("{kind} (kubectl apply -f deploy/crds)"),
+    });
+    format!("not started: the cluster has no {}", told.collect::<Vec<_>>().join(", "))
 }
 
 /// A node for this machine: loopback unless the settings say otherwise.
@@ -147,4 +154,18 @@ async fn kinds(client: &Client) -> Result<Vec<String>, Problem> {
     let list: Value = client.request(request).await.map_err(|error| failed(error.to_string()))?;
     let names = list["items"].as_array().into_iter().flatten();
     Ok(names.filter_map(|kind| kind["metadata"]["name"].as_str().map(str::to_owned)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_missing_kind_is_told_with_what_brings_it() {
+        let ours = [REQUESTS.to_owned(), FEDERATIONS.to_owned()];
+        let jobs = not_started(&ours, &[REQUESTS, RUNS]);
+        assert!(jobs.contains("Tekton") && !jobs.contains("deploy/crds"), "{jobs}");
+        let mesh = not_started(&[], &[FEDERATIONS, ENTRIES]);
+        assert!(mesh.contains("deploy/crds") && mesh.contains("install Istio"), "{mesh}");
+    }
 }

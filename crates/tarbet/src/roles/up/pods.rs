@@ -18,6 +18,9 @@ pub(super) struct Pods {
     pub(super) told: String,
 }
 
+/// How it is told that pods run without their images.
+pub const PLAIN: &str = "as plain processes";
+
 /// The folder of a plugin's pods below the state folder.
 pub fn root(folder: &Path, part: Part) -> std::path::PathBuf {
     folder.join("pods").join(if part == Part::Docker { "docker" } else { "process" })
@@ -53,7 +56,8 @@ pub(super) async fn start(process: &Process, config: &Config, folder: &Path) -> 
         started => started?,
     };
     let url = if address.contains("://") { address } else { format!("http://{address}") };
-    let kind = if part == Part::Docker { "on Docker" } else { "as plain processes (no Docker answers)" };
+    let kind =
+        if part == Part::Docker { "on Docker".to_owned() } else { format!("{PLAIN} (no Docker answers)") };
     Ok(Pods { told: format!("{url}  {kind}"), url })
 }
 

@@ -36,24 +36,25 @@ pub(super) fn checks() -> Vec<Check> {
         check("state.private", "who may look into the state folder", "chmod 700 the state folder: tokens and keys lie there", |f| private(f, "", "the folder")),
         check("state.admin-token", "who may read the administrator's token", "chmod 600 admin.token, then replace the token if others may have read it", |f| private(f, "admin.token", "admin.token")),
         check("state.site-token", "who may read this machine's own token", "chmod 600 here.token, then `tarbet site token here`", |f| private(f, "here.token", "here.token")),
-        check("state.authority-key", "who may read the authority's key", "chmod 600 authority/ca.key; if others may have read it, remove the folder and join agents again", |f| private(f, "authority/ca.key", "ca.key")),
+        check("state.authority-key", "who may read the authority's key", "chmod 600 authority/authority.pem; if others may have read it, remove the folder and join agents again", |f| private(f, "authority/authority.pem", "authority.pem")),
         check("state.audit-file", "who may read the audit log", "chmod 600 audit.log", |f| private(f, "audit.log", "audit.log")),
         check("config.valid", "the configuration", "run `tarbet config check` and correct each listed place", |f| f.config_mistake.as_ref().map_or_else(|| fine("no mistakes"), |mistake| wrong(mistake.clone()))),
         check("config.store", "what the store survives", "set store.kind to redb (one process) or redis (several gateways)", |f| should(f.store != "memory", f.store.clone(), "in memory: everything is forgotten at the end of the process")),
-        check("config.gateway-tls", "whether agents dial an encrypted listener", "set gateway.agents.tls, or put a TLS proxy before it and listen on loopback", |f| if f.gateway_public { must(f.gateway_tls, "encrypted", "agents would send their tokens in the clear") } else { aside("the gateway listens on loopback") }),
+        check("store.redis", "what Redis survives", "set in redis.conf what is named, or with `redis-cli config set`", |f| match &f.redis { None => aside("Redis is not used"), Some(Err(why)) => wrong(why.clone()), Some(Ok(losses)) => should(losses.is_empty(), "it keeps every change", losses.join(" ")) }),
+        check("config.gateway-tls", "whether tokens travel over encrypted listeners", "set the tls of each that is named, or put a TLS proxy before it and listen on loopback", |f| if f.gateway_public.is_empty() { aside("the gateway listens on loopback") } else { must(f.gateway_plain.is_empty(), "encrypted", format!("tokens would travel in the clear to {}", f.gateway_plain.join(", "))) }),
         check("config.audit", "whether a record of requests is kept", "set gateway.audit.file", |f| should(f.audit, "kept", "no record is kept")),
-        check("port.console", "port 7480", "end what listens there (`ss -ltnp`), or set console.listen", port::<7480>),
-        check("port.observability", "port 7481", "end what listens there (`ss -ltnp`), or set observability.listen", port::<7481>),
-        check("port.agents", "port 8150", "end what listens there (`ss -ltnp`), or set gateway.agents.listen", port::<8150>),
-        check("port.metrics", "port 8151", "end what listens there (`ss -ltnp`), or give --observability-listen", port::<8151>),
-        check("port.api", "port 8153", "end what listens there (`ss -ltnp`), or set gateway.api.listen", port::<8153>),
-        check("port.kubernetes", "port 8154", "end what listens there (`ss -ltnp`), or set gateway.kubernetes.listen", port::<8154>),
-        check("port.private", "port 8155", "end what listens there (`ss -ltnp`), or set gateway.private.listen", port::<8155>),
-        check("port.interlink", "port 3000", "nothing to do for `tarbet up`, which takes another; else set edge.InterlinkPort", spare::<3000>),
-        check("port.nets", "port 8080", "nothing to do for `tarbet up`, which takes another; else set nets.server.port", spare::<8080>),
-        check("port.nets-grpc", "port 8081", "nothing to do for `tarbet up`, which takes another; else set nets.server.rpcPort", spare::<8081>),
-        check("port.tags", "port 8085", "nothing to do for `tarbet up`, which takes another; else set nets.tagService.port", spare::<8085>),
-        check("port.values", "port 8086", "nothing to do for `tarbet up`, which takes another; else set nets.kvStore.port", spare::<8086>),
+        check("port.console", "where the console listens", "end what listens there (`ss -ltnp`), or set console.listen", |f| port(f, "port.console")),
+        check("port.observability", "where `tarbet up` has its probes and metrics", "end what listens there (`ss -ltnp`), or set observability.listen", |f| port(f, "port.observability")),
+        check("port.agents", "where agents dial in", "end what listens there (`ss -ltnp`), or set gateway.agents.listen", |f| port(f, "port.agents")),
+        check("port.metrics", "where a gateway has its probes and metrics", "end what listens there (`ss -ltnp`), or give --observability-listen", |f| port(f, "port.metrics")),
+        check("port.api", "where the gateway's API listens", "end what listens there (`ss -ltnp`), or set gateway.api.listen", |f| port(f, "port.api")),
+        check("port.kubernetes", "where kubectl comes in", "end what listens there (`ss -ltnp`), or set gateway.kubernetes.listen", |f| port(f, "port.kubernetes")),
+        check("port.private", "where other gateways come in", "end what listens there (`ss -ltnp`), or set gateway.private.listen", |f| port(f, "port.private")),
+        check("port.interlink", "where interLink's API listens", "nothing to do for `tarbet up`, which takes another; else set edge.InterlinkPort", |f| spare(f, "port.interlink")),
+        check("port.nets", "where the orchestrator listens", "nothing to do for `tarbet up`, which takes another; else set nets.server.port", |f| spare(f, "port.nets")),
+        check("port.nets-grpc", "where the orchestrator's gRPC listens", "nothing to do for `tarbet up`, which takes another; else set nets.server.rpcPort", |f| spare(f, "port.nets-grpc")),
+        check("port.tags", "where the tag service listens", "nothing to do for `tarbet up`, which takes another; else set nets.tagService.port", |f| spare(f, "port.tags")),
+        check("port.values", "where the values of networks are served", "nothing to do for `tarbet up`, which takes another; else set nets.kvStore.port", |f| spare(f, "port.values")),
         check("nets.root", "whether networks can be made", "run as root (`sudo tarbet up`) for real packets; planning works without", |f| should(f.root, "you are root", "you are not root: networks are planned, not made")),
         check("nets.namespaces", "whether the kernel has network namespaces", "use a kernel with CONFIG_NET_NS", |f| should(f.netns, "there", "/proc/self/ns/net is missing")),
         check("nets.ip", "the program ip", "apt install iproute2", |f| program(f, "ip", "local clouds")),
@@ -115,17 +116,20 @@ fn private(facts: &Facts, file: &str, name: &str) -> Finding {
     }
 }
 
-/// A port that `tarbet up` needs.
-fn port<const PORT: u16>(facts: &Facts) -> Finding {
+/// An address that `tarbet up` needs.
+fn port(facts: &Facts, name: &str) -> Finding {
     if facts.endpoint.is_some() {
         return aside("`tarbet up` runs here");
     }
-    must(facts.free_ports.get(&PORT).copied().unwrap_or(true), "free", format!("{PORT} is taken"))
+    match facts.listeners.get(name) {
+        None => aside("nothing listens there"),
+        Some((at, free)) => must(*free, format!("{at} is free"), format!("{at} is taken")),
+    }
 }
 
-/// A port for which `tarbet up` takes another if it must.
-fn spare<const PORT: u16>(facts: &Facts) -> Finding {
-    match port::<PORT>(facts) {
+/// An address for which `tarbet up` takes another if it must.
+fn spare(facts: &Facts, name: &str) -> Finding {
+    match port(facts, name) {
         Finding::Wrong(text) => warning(text),
         other => other,
     }

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::super::facts::{Facts, PORTS, PROGRAMS};
+use super::super::facts::{Facts, PROGRAMS, listeners};
 use super::super::live::Live;
 use super::*;
 use crate::cli::endpoint::Endpoint;
+use crate::config::Config;
 
 fn healthy() -> Facts {
     Facts {
@@ -32,14 +33,14 @@ fn healthy() -> Facts {
         state: "/home/ann/.local/state/tarbet".into(),
         state_writable: true,
         state_own: true,
-        modes: ["", "admin.token", "here.token", "authority/ca.key", "audit.log"]
+        modes: ["", "admin.token", "here.token", "authority/authority.pem", "audit.log"]
             .map(|file| (file, 0o600))
             .into(),
         store: "redb".into(),
-        gateway_tls: true,
-        gateway_public: true,
+        gateway_public: vec!["gateway.agents"],
         audit: true,
-        free_ports: PORTS.map(|port| (port, true)).into(),
+        redis: Some(Ok(Vec::new())),
+        listeners: listeners(&Config::default()).into_iter().map(|(name, at)| (name, (at, true))).collect(),
         programs: PROGRAMS.map(|name| (name, Some(PathBuf::from(name)))).into(),
         docker: true,
         kubeconfig: Some("/home/ann/.kube/config".into()),
@@ -71,6 +72,11 @@ fn running() -> Endpoint {
     .unwrap()
 }
 
+/// Somebody else listens there.
+fn take(facts: &mut Facts, name: &'static str) {
+    facts.listeners.get_mut(name).unwrap().1 = false;
+}
+
 /// Spoils one fact.
 type Broken = fn(&mut Facts);
 
@@ -99,24 +105,25 @@ fn breaks() -> Vec<(&'static str, Option<Broken>)> {
         ("state.private", Some(|f| { f.modes.insert("", 0o755); })),
         ("state.admin-token", Some(|f| { f.modes.insert("admin.token", 0o644); })),
         ("state.site-token", Some(|f| { f.modes.insert("here.token", 0o640); })),
-        ("state.authority-key", Some(|f| { f.modes.insert("authority/ca.key", 0o604); })),
+        ("state.authority-key", Some(|f| { f.modes.insert("authority/authority.pem", 0o604); })),
         ("state.audit-file", Some(|f| { f.modes.insert("audit.log", 0o644); })),
         ("config.valid", Some(|f| f.config_mistake = Some("store.kind: unknown".into()))),
         ("config.store", Some(|f| f.store = "memory".into())),
-        ("config.gateway-tls", Some(|f| f.gateway_tls = false)),
+        ("store.redis", Some(|f| f.redis = Some(Ok(vec!["Redis may lose changes."])))),
+        ("config.gateway-tls", Some(|f| f.gateway_plain = vec!["gateway.kubernetes"])),
         ("config.audit", Some(|f| f.audit = false)),
-        ("port.console", Some(|f| { f.free_ports.insert(7480, false); })),
-        ("port.observability", Some(|f| { f.free_ports.insert(7481, false); })),
-        ("port.agents", Some(|f| { f.free_ports.insert(8150, false); })),
-        ("port.metrics", Some(|f| { f.free_ports.insert(8151, false); })),
-        ("port.api", Some(|f| { f.free_ports.insert(8153, false); })),
-        ("port.kubernetes", Some(|f| { f.free_ports.insert(8154, false); })),
-        ("port.private", Some(|f| { f.free_ports.insert(8155, false); })),
-        ("port.interlink", Some(|f| { f.free_ports.insert(3000, false); })),
-        ("port.nets", Some(|f| { f.free_ports.insert(8080, false); })),
-        ("port.nets-grpc", Some(|f| { f.free_ports.insert(8081, false); })),
-        ("port.tags", Some(|f| { f.free_ports.insert(8085, false); })),
-        ("port.values", Some(|f| { f.free_ports.insert(8086, false); })),
+        ("port.console", Some(|f| { take(f, "port.console"); })),
+        ("port.observability", Some(|f| { take(f, "port.observability"); })),
+        ("port.agents", Some(|f| { take(f, "port.agents"); })),
+        ("port.metrics", Some(|f| { take(f, "port.metrics"); })),
+        ("port.api", Some(|f| { take(f, "port.api"); })),
+        ("port.kubernetes", Some(|f| { take(f, "port.kubernetes"); })),
+        ("port.private", Some(|f| { take(f, "port.private"); })),
+        ("port.interlink", Some(|f| { take(f, "port.interlink"); })),
+        ("port.nets", Some(|f| { take(f, "port.nets"); })),
+        ("port.nets-grpc", Some(|f| { take(f, "port.nets-grpc"); })),
+        ("port.tags", Some(|f| { take(f, "port.tags"); })),
+        ("port.values", Some(|f| { take(f, "port.values"); })),
         ("nets.root", Some(|f| f.root = false)),
         ("nets.namespaces", Some(|f| f.netns = false)),
         ("nets.ip", Some(|f| { f.programs.insert("ip", None); })),
@@ -190,4 +197,17 @@ fn a_machine_that_says_nothing_is_judged_without_a_panic() {
     for (_, finding) in super::super::judge(&Facts::default(), false) {
         assert!(!finding.word().is_empty());
     }
+}
+
+#[test]
+fn the_addresses_that_are_configured_are_looked_at() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut config = Config::default();
+    config.console.listen = taken.local_addr().unwrap();
+    let facts = super::super::facts::gather(Ok(&config));
+    let (at, free) = facts.listeners["port.console"].clone();
+    assert_eq!((at.as_str(), free), (taken.local_addr().unwrap().to_string().as_str(), false));
+    let found = super::super::judge(&Facts { endpoint: None, ..facts }, true);
+    let console = found.iter().find(|(check, _)| check.name == "port.console").unwrap();
+    assert!(matches!(&console.1, Finding::Wrong(text) if text.contains(at.as_str())), "{:?}", console.1);
 }

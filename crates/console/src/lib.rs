@@ -19,6 +19,7 @@ use std::net::SocketAddr;
 
 use axum::routing::get;
 use axum::{Json, Router, middleware};
+use tarbet_telemetry::intake::{self, Limits};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -46,9 +47,9 @@ impl Console {
     pub async fn serve(self, listener: TcpListener, stop: CancellationToken) -> io::Result<()> {
         let live = Live::new(&self.panels, stop.clone());
         let router = self.router(live.clone());
-        let serving = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
-        let (served, ()) = tokio::join!(async { serving.await }, live.keep());
-        served
+        let serving = intake::serve(listener, router, Limits::default(), stop);
+        tokio::join!(serving, live.keep());
+        Ok(())
     }
 
     fn router(self, live: Live) -> Router {

@@ -50,6 +50,8 @@ pub struct Caller {
     pub principal: String,
     /// The one site that may believe it.
     pub site: Subject,
+    /// When it was made, to the second.
+    pub issued: Timestamp,
     /// When it ends.
     pub expires: Timestamp,
     /// The one request it is good for; any, if absent, except writes.
@@ -158,6 +160,7 @@ impl CallerVerifier {
         Ok(Caller {
             principal: claims.subject.ok_or_else(|| missing("sub"))?,
             site: self.site.clone(),
+            issued: claims.issued_at.ok_or_else(|| missing("iat"))?,
             expires: claims.expires,
             request,
             id: claims.id.ok_or_else(|| missing("jti"))?,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tarbet_store::Store;
 use tarbet_telemetry::codes::ground;
+use tarbet_telemetry::intake::{self, Limits};
 use tarbet_telemetry::{Coded, Health, Metrics, Problem, Stage, Supervisor};
 use tokio::net::TcpListener;
 use tonic::service::Routes;
@@ -116,7 +117,8 @@ pub async fn nets(config: NetsConfig, around: &Surroundings) -> Result<Orchestra
             Problem::new(&ground::TASK_FAILED, "The REST listener failed.").because(error.to_string())
         };
         let callers = rest.gate.connections(rest.listener, stop.clone()).map_err(failed)?;
-        axum::serve(callers, router).with_graceful_shutdown(stop.cancelled_owned()).await.map_err(failed)
+        intake::serve(callers, router, Limits::default(), stop).await;
+        Ok(())
     });
     let finishing = orchestrator.clone();
     around.supervisor.spawn(Stage::Work, "operations", |stop| async move {

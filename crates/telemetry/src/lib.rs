@@ -6,6 +6,7 @@
 
 pub mod codes;
 pub mod health;
+pub mod intake;
 pub mod log;
 pub mod metrics;
 pub mod observe;

@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::health::{self, Health};
+use crate::intake::{self, Limits};
 use crate::metrics::Metrics;
 
 /// Where each page is found. The defaults follow Kubernetes; originals have their own names.
@@ -66,7 +67,8 @@ pub fn router(metrics: Metrics, health: Health, paths: &Paths) -> Router {
 
 /// Serves the pages until `stop`.
 pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) -> std::io::Result<()> {
-    axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
+    intake::serve(listener, router, Limits::default(), stop).await;
+    Ok(())
 }
 
 async fn page(State(observed): State<Observed>) -> Response {

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderName, Method, Request};
@@ -13,6 +14,7 @@ use jiff::Timestamp;
 use tarbet_identity::caller::{Caller, CallerError, CallerVerifier, RequestDigest, Use};
 use tarbet_identity::{PublicKey, Subject};
 use tarbet_link::Body;
+use tokio::time::Instant;
 
 /// The header in which a caller's token travels with a request.
 pub const TOKEN: HeaderName = HeaderName::from_static("tarbet-caller-token");
@@ -23,7 +25,9 @@ const MAX_BODY: usize = 4 * 1024 * 1024;
 /// of writes a second, by callers who are all known.
 const MAX_SEEN: usize = 200_000;
 /// Tokens live a little longer here than they say, because clocks differ.
-const SKEW: std::time::Duration = std::time::Duration::from_mins(1);
+const SKEW: Duration = Duration::from_mins(1);
+/// Tokens tell when they were made to the second.
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Why a caller was not believed.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +38,11 @@ pub enum NotProven {
     /// It was used before.
     #[error("the caller's token was used before, and this request changes something")]
     Used,
+    /// It may have been used before this process remembered any.
+    #[error(
+        "the caller's token was made before this agent started, and this request changes something; send it again"
+    )]
+    Early,
     /// Too many are remembered.
     #[error("too many tokens are remembered; try again in a few minutes")]
     Busy,
@@ -49,6 +58,9 @@ pub enum NotProven {
 pub struct Callers {
     verifier: CallerVerifier,
     seen: Arc<Mutex<HashMap<String, Timestamp>>>,
+    /// Since when it remembers. Told by a clock that does not jump: that of the machine may be set right
+    /// after the start.
+    since: Instant,
 }
 
 impl Callers {
@@ -57,13 +69,14 @@ impl Callers {
         site: Subject,
         issuers: impl IntoIterator<Item = PublicKey>,
     ) -> Result<Self, tarbet_identity::jwt::BadPolicy> {
-        Ok(Self { verifier: CallerVerifier::new(site, issuers)?, seen: Arc::default() })
+        let verifier = CallerVerifier::new(site, issuers)?;
+        Ok(Self { verifier, seen: Arc::default(), since: Instant::now() })
     }
 
     /// The same, with the tokens that were used before at `earlier`, and will be.
     #[must_use]
     pub fn remembering(self, earlier: &Self) -> Self {
-        Self { seen: Arc::clone(&earlier.seen), ..self }
+        Self { seen: Arc::clone(&earlier.seen), since: earlier.since, ..self }
     }
 
     /// Who opened a connection that the gateway cannot read, and until when that holds.
@@ -106,6 +119,10 @@ impl Callers {
 
     /// The first use of a token that is good for one request.
     fn once(&self, caller: &Caller, now: Timestamp) -> Result<(), NotProven> {
+        let since = now.checked_sub(self.since.elapsed()).unwrap_or(Timestamp::MIN);
+        if caller.issued.checked_add(SECOND).is_ok_and(|issued| issued <= since) {
+            return Err(NotProven::Early);
+        }
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.len() >= MAX_SEEN {
             seen.retain(|_, end| *end > now);

@@ -101,6 +101,13 @@ async fn a_name_counts_only_if_a_known_issuer_signed_it() {
     let empty = world.token("ann", Some(&RequestDigest::new("DELETE", "/x?y=1", b"")));
     assert_eq!(with_token(&way, "DELETE", "", empty.expose()).await.unwrap(), "paris:");
 
+    // One that an agent which is gone may have taken already.
+    let before = Timestamp::now() - Duration::from_secs(30);
+    let old = world.issuer.issue("ann", &paris(), Some(&digest), before, MINUTE).unwrap();
+    refused(with_token(&way, "POST", "body", old.expose()).await);
+    let old = world.issuer.issue("ann", &paris(), None, before, MINUTE).unwrap();
+    assert_eq!(with_token(&way, "GET", "", old.expose()).await.unwrap(), "paris:");
+
     // Forged, expired, or made for another site.
     let stranger = CallerIssuer::new(PrivateKey::generate().unwrap());
     let forged = stranger.issue("ann", &paris(), None, Timestamp::now(), MINUTE).unwrap();

@@ -1,0 +1,159 @@
+//! HTTP for whoever connects: a head has to come in time, and only so many connections are held.
+//!
+//! A listener that waits for ever for the rest of a head can be filled by anybody who sends a byte now and
+//! then.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::Router;
+use axum::serve::Listener;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Sleep;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// How HTTP/2 begins. Until it is told from HTTP/1 neither of them is waiting for anything.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// What one listener grants to all who connect.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// How long a head may take, and a connection may be kept without a request.
+    pub head: Duration,
+    /// How many connections are held; further ones are closed.
+    pub connections: usize,
+}
+
+impl Default for Limits {
+    /// Half a minute, and a thousand.
+    fn default() -> Self {
+        Self { head: Duration::from_secs(30), connections: 1024 }
+    }
+}
+
+/// Serves until `stop`; requests that run then are finished.
+pub async fn serve<L: Listener>(mut listener: L, router: Router, limits: Limits, stop: CancellationToken) {
+    let tasks = TaskTracker::new();
+    let places = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
+    loop {
+        let (stream, _) = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stop.cancelled() => break,
+        };
+        if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
+            tasks.spawn(connection(stream, place, router.clone(), limits.head, stop.clone()));
+        } else {
+            tracing::debug!("A connection was closed: there are as many as may be.");
+        }
+    }
+    drop(listener);
+    tasks.close();
+    tasks.wait().await;
+}
+
+async fn connection<S>(
+    stream: S,
+    _place: OwnedSemaphorePermit,
+    router: Router,
+    head: Duration,
+    stop: CancellationToken,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut server = auto::Builder::new(TokioExecutor::new());
+    server.http1().timer(TokioTimer::new()).header_read_timeout(head);
+    server.http2().timer(TokioTimer::new()).keep_alive_interval(head).keep_alive_timeout(head);
+    let stream = TokioIo::new(Prompt::new(stream, head));
+    let connection = server.serve_connection_with_upgrades(stream, TowerToHyperService::new(router));
+    tokio::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "A connection ended early.");
+    }
+}
+
+/// A stream whose first words have to come in time: before them there is no head that could be late.
+struct Prompt<S> {
+    stream: S,
+    /// Absent once it is known what is spoken.
+    patience: Option<Pin<Box<Sleep>>>,
+    heard: usize,
+}
+
+impl<S> Prompt<S> {
+    fn new(stream: S, patience: Duration) -> Self {
+        Self { stream, patience: Some(Box::pin(tokio::time::sleep(patience))), heard: 0 }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Prompt<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        match Pin::new(&mut self.stream).poll_read(context, buffer) {
+            Poll::Pending => {
+                let Some(patience) = &mut self.patience else { return Poll::Pending };
+                ready!(patience.as_mut().poll(context));
+                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+            }
+            Poll::Ready(read) => {
+                if self.patience.is_some() {
+                    let new = &buffer.filled()[before..];
+                    let awaited = &PREFACE[self.heard..];
+                    self.heard += new.len();
+                    if self.heard >= PREFACE.len() || !awaited.starts_with(new) {
+                        self.patience = None;
+                    }
+                }
+                Poll::Ready(read)
+            }
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Prompt<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

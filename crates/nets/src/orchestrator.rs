@@ -206,11 +206,16 @@ impl Orchestrator {
             return Ok(None);
         }
         self.0.metrics.operations.inc();
+        // Only told, so a cloud that does not tell its networks just now keeps nothing back.
+        let unneeded = self.0.freed_by(&calls).await.unwrap_or_else(|error| {
+            tracing::warn!(error = %tarbet_telemetry::problem::chain(&error), "It is not known which connections this leaves unneeded.");
+            Vec::new()
+        });
         let (inner, title) = (Arc::clone(&self.0), request.title());
         let (tell, told) = oneshot::channel();
         // What is written down must be run, also if the caller leaves while it is being written.
         let ended = self.0.tasks.spawn(async move {
-            let operation = inner.operations.begin(title, calls).await?;
+            let operation = inner.operations.begin(title, calls, unneeded).await?;
             let _ = tell.send(operation.clone());
             inner.carry_out(operation).await
         });

@@ -208,7 +208,7 @@ impl Orchestrator {
         let title = format!("bring {} permit lists in line with their tags", behind.len());
         let (tag, lists) = (String::new(), Vec::new());
         let call = Call::Propagate { tag, subscribers: behind.clone(), lists };
-        let outcome = match inner.operations.begin(title, vec![call]).await {
+        let outcome = match inner.operations.begin(title, vec![call], Vec::new()).await {
             // What it cannot do is said in its record and tried again.
             Ok(operation) => self.spawn(operation).await.map_err(|error| Error::Internal(error.to_string())),
             Err(error) => Err(error),

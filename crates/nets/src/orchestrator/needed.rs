@@ -110,6 +110,14 @@ impl Inner {
             return Ok(Vec::new());
         }
         let map = self.spaces.map(&self.places).await?;
+        let mut touched = Vec::new();
+        for subscriber in gone.keys() {
+            touched.push(self.rules.get(subscriber).await?);
+        }
+        // Most rules need no link, and then nobody else's have to be read.
+        if unneeded(&links, &touched, &map).len() == links.len() {
+            return Ok(Vec::new());
+        }
         let before = self.rules.list().await?;
         let mut after = before.clone();
         for set in &mut after {

@@ -266,6 +266,9 @@ pub struct Operation {
     /// What it made, if it makes something.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<Created>,
+    /// Connections between clouds that no rule needs any more after it; `prune` removes them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unneeded: Vec<String>,
     /// When it began.
     pub begun: Timestamp,
     /// When it last moved.
@@ -319,7 +322,12 @@ impl Operations {
     }
 
     /// Writes an operation down before anything is done.
-    pub(super) async fn begin(&self, title: String, calls: Vec<Call>) -> Result<Operation, Error> {
+    pub(super) async fn begin(
+        &self,
+        title: String,
+        calls: Vec<Call>,
+        unneeded: Vec<String>,
+    ) -> Result<Operation, Error> {
         let now = Timestamp::now();
         let operation = Operation {
             id: Uuid::now_v7(),
@@ -328,6 +336,7 @@ impl Operations {
             done: 0,
             state: State::Running,
             created: None,
+            unneeded,
             begun: now,
             moved: now,
         };

@@ -78,6 +78,9 @@ struct Shown {
     /// The resource it made.
     #[serde(skip_serializing_if = "Option::is_none")]
     made: Option<Value>,
+    /// Connections that no rule needs any more after it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unneeded: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<Problem>,
 }
@@ -108,6 +111,7 @@ impl Shown {
             moved: operation.moved.to_string(),
             steps,
             made,
+            unneeded: operation.unneeded,
             problem,
         })
     }
@@ -196,12 +200,18 @@ pub(super) async fn change(
     Ok(response)
 }
 
-fn empty(_: Outcome) -> Response {
-    StatusCode::OK.into_response()
+fn empty(outcome: Outcome) -> Response {
+    freed(outcome).unwrap_or_else(|| StatusCode::OK.into_response())
 }
 
-fn braces(_: Outcome) -> Response {
-    Json(json!({})).into_response()
+fn braces(outcome: Outcome) -> Response {
+    freed(outcome).unwrap_or_else(|| Json(json!({})).into_response())
+}
+
+/// Whoever took the last need for a connection away is told; there is no body otherwise, as in the original.
+fn freed(outcome: Outcome) -> Option<Response> {
+    let unneeded = outcome.operation?.unneeded;
+    (!unneeded.is_empty()).then(|| Json(json!({ "unneeded": unneeded })).into_response())
 }
 
 type Place = Path<(String, String, String)>;

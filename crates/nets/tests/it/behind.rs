@@ -322,7 +322,13 @@ async fn a_plan_of_a_tag_names_its_calls_and_refuses_what_could_never_work() {
     let rules = format!("{url}/namespaces/default/clouds/east/resources/web/rules/web");
     let (_, plan) = rest(Method::DELETE, format!("{rules}?plan=true"), Value::Null).await;
     assert_eq!(plan["unneeded"].as_array().map(Vec::len), Some(1), "{plan}");
-    assert_eq!(rest(Method::DELETE, rules, Value::Null).await.0, 200);
+    // So does the answer, and the record of it.
+    let (status, answer) = rest(Method::DELETE, rules, Value::Null).await;
+    assert_eq!((status, &answer["unneeded"]), (200, &plan["unneeded"]));
+    let (_, operations) = rest(Method::GET, format!("{url}/operations"), Value::Null).await;
+    let telling = operations.as_array().unwrap().iter().filter(|operation| operation["unneeded"].is_array());
+    let told: Vec<&Value> = telling.map(|operation| &operation["unneeded"]).collect();
+    assert_eq!(told, [&plan["unneeded"]]);
     let (_, prune) = rest(Method::POST, format!("{url}/links/prune?plan=true"), Value::Null).await;
     let link = plan["unneeded"][0].as_str().unwrap();
     assert_eq!(prune["calls"], json!([format!("DisconnectClouds {link}")]));

@@ -257,12 +257,18 @@ impl Glide {
         if self.detach {
             return self.show_operation(&answer["operation"]);
         }
+        let unneeded = lines(&answer["unneeded"]);
         match &answer {
-            Value::Object(fields) if !fields.is_empty() && self.format == Format::Table => {
+            _ if !unneeded.is_empty() && self.format == Format::Table => {
+                let told: Vec<String> = unneeded.iter().map(|link| idle(link, "now")).collect();
+                self.format.text(&format!("{done}\n{}", told.join("\n")))
+            }
+            _ if !unneeded.is_empty() => self.format.value(&json!({ "done": true, "unneeded": unneeded })),
+            Value::Object(fields) if fields.contains_key("name") && self.format == Format::Table => {
                 self.rows(&json!([answer]), &["name", "ip", "uri"], "")?;
                 self.format.text("Next: tarbet topology --nets")
             }
-            Value::Object(fields) if !fields.is_empty() => self.format.value(&answer),
+            Value::Object(fields) if fields.contains_key("name") => self.format.value(&answer),
             _ if self.format == Format::Table => {
                 self.format.text(&format!("{done} Next: tarbet topology --nets"))
             }
@@ -281,9 +287,7 @@ impl Glide {
         let digest = plan["digest"].as_str().unwrap_or_default();
         let mut calls = calls;
         for link in lines(&plan["unneeded"]) {
-            calls.push(format!(
-                "\nThe connection {link} is needed by nothing then: `tarbet glide prune` removes it."
-            ));
+            calls.push(format!("\n{}", idle(&link, "then")));
         }
         self.format.text(&format!(
             "{}\n\nTo make exactly these calls, repeat with --expect {digest}",
@@ -327,6 +331,11 @@ fn left_alone(operation: Option<&Value>) -> String {
         Some(id) => format!("The operation {id} goes on. Next: tarbet glide operation cancel {id}"),
         None => "What was begun goes on. Next: tarbet glide operation list".into(),
     }
+}
+
+/// What nobody needs any more costs money all the same.
+fn idle(link: &str, when: &str) -> String {
+    format!("The connection {link} is needed by nothing {when}: `tarbet glide prune` removes it.")
 }
 
 pub fn lines(list: &Value) -> Vec<String> {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use reqwest::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::nets;
 
@@ -25,7 +25,7 @@ pub async fn watch(glide: &Glide, begun: Value) -> Result<Value, Problem> {
         }
         match operation["state"].as_str() {
             Some("running") => {}
-            Some("done") => return Ok(operation["made"].clone()),
+            Some("done") => return Ok(outcome(&operation)),
             Some("cancelled") => {
                 return Err(Problem::new(
                     &nets::OPERATION_CANCELLED,
@@ -40,6 +40,12 @@ pub async fn watch(glide: &Glide, begun: Value) -> Result<Value, Problem> {
         tokio::time::sleep(EVERY).await;
         operation = glide.ask(Method::GET, &format!("/operations/{id}"), Value::Null).await?;
     }
+}
+
+/// What is told at the end: what was made, or what nobody needs any more.
+fn outcome(operation: &Value) -> Value {
+    let made = &operation["made"];
+    if made.is_null() { json!({ "unneeded": operation["unneeded"] }) } else { made.clone() }
 }
 
 /// What was told already.
@@ -72,7 +78,6 @@ impl Told {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn each_call_and_step_is_told_once_when_it_ended() {

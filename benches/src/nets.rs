@@ -28,6 +28,15 @@ pub(crate) async fn measure(bench: &Bench) -> Result<Vec<Section>> {
     Ok(sections)
 }
 
+/// Runs one client as a program of its own would be: on a thread that does nothing else, so that what is
+/// measured is the service and not how this process hands work from thread to thread.
+async fn alone<T: Send + 'static, F: Future<Output = Result<T>>>(
+    client: impl FnOnce() -> F + Send + 'static,
+) -> Result<T> {
+    let run = move || tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(client());
+    tokio::task::spawn_blocking(run).await?
+}
+
 /// The middle time of calls made one after another, in milliseconds.
 async fn in_turn<F: Future<Output = Result<()>>>(
     calls: usize,

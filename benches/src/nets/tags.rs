@@ -144,7 +144,7 @@ pub(super) async fn measure(bench: &Bench) -> Result<Vec<Section>> {
             let measured = alone(move || one_client(url, round)).await?;
             runs.iter_mut().zip(measured).for_each(|(runs, time)| runs.push(time));
         }
-        let url = redis.url().to_owned();
+        let url = redis.url();
         let measured = alone(move || one_redis_client(url, round)).await?;
         peer.iter_mut().zip(measured).for_each(|(runs, time)| runs.push(time));
         crowd.push(services[0].crowd(Duration::from_secs(bench.scale.seconds)).await?);

@@ -9,6 +9,7 @@ use kube::api::{DeleteParams, ListParams, LogParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout_at};
 
 use crate::config::LogConfig;
 use crate::crd::StepLog;
@@ -19,12 +20,16 @@ use crate::request::Key;
 
 /// How long the end of a request may be delayed for the sake of its logs.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long somebody waits who asks for a log.
+const ASKED: Duration = Duration::from_mins(10);
 /// Lines of one step that are asked for.
-const LINES: i64 = 10_000;
+const LINES: u16 = 10_000;
 /// Logs read at once.
 const AT_ONCE: usize = 4;
 /// Stands where a log was too long.
 const LEFT_OUT: &str = "[the beginning is left out]\n";
+/// Stands where a log broke off, or did not come to its end in time.
+const UNREAD: &str = "[the rest could not be read]\n";
 
 /// The log of one step, without secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +39,23 @@ pub(crate) struct Piece {
     pub(crate) text: String,
     /// Whether it said more before.
     pub(crate) cut: bool,
+}
+
+/// Where the log of a step is.
+struct Step {
+    pod: String,
+    task: String,
+    container: String,
+}
+
+/// What a stream said, before secrets are taken out.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Said {
+    text: String,
+    /// Whether it said more before.
+    cut: bool,
+    /// Whether it would have said more.
+    broken: bool,
 }
 
 /// Reads and keeps logs of runs in one namespace.
@@ -54,7 +76,8 @@ pub async fn whole_log(client: Client, namespace: &str, run: &str) -> kube::Resu
         return Ok(kept.data.and_then(|mut data| data.remove("log")));
     }
     let logs = Logs::new(client, namespace, LogConfig::default());
-    let pieces = logs.read_all(run).await?;
+    let steps = logs.steps(run).await?;
+    let pieces = logs.read_steps(steps, Instant::now() + ASKED).await;
     Ok((!pieces.is_empty()).then(|| whole(&pieces, usize::MAX)))
 }
 
@@ -66,8 +89,9 @@ impl Logs {
 
     /// What the steps of a run said, as far as it can be had soon.
     pub(crate) async fn read(&self, run: &str) -> Vec<Piece> {
-        match tokio::time::timeout(PATIENCE, self.read_all(run)).await {
-            Ok(Ok(pieces)) => pieces,
+        let until = Instant::now() + PATIENCE;
+        match timeout_at(until, self.steps(run)).await {
+            Ok(Ok(steps)) => self.read_steps(steps, until).await,
             Ok(Err(error)) => {
                 tracing::warn!(run, cause = %tarbet_cluster::describe(&error), "The logs of a run could not be read.");
                 Vec::new()
@@ -79,44 +103,61 @@ impl Logs {
         }
     }
 
-    async fn read_all(&self, run: &str) -> kube::Result<Vec<Piece>> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
-        let mut pods =
-            api.list(&ListParams::default().labels(&format!("tekton.dev/pipelineRun={run}"))).await?.items;
+    /// The steps of a run, in the order in which they were made.
+    async fn steps(&self, run: &str) -> kube::Result<Vec<Step>> {
+        let mut pods = self
+            .pods()
+            .list(&ListParams::default().labels(&format!("tekton.dev/pipelineRun={run}")))
+            .await?
+            .items;
         pods.sort_by_key(|pod| (pod.creation_timestamp(), pod.name_any()));
-        let wanted: Vec<(String, String, String)> = pods
-            .iter()
-            .flat_map(|pod| {
-                let task =
-                    pod.labels().get("tekton.dev/pipelineTask").cloned().unwrap_or_else(|| pod.name_any());
-                let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-                let steps = containers.filter(|container| container.name.starts_with("step-"));
-                steps
-                    .map(move |container| (pod.name_any(), task.clone(), container.name.clone()))
-                    .collect::<Vec<_>>()
+        let steps = pods.iter().flat_map(|pod| {
+            let task = pod.labels().get("tekton.dev/pipelineTask").cloned().unwrap_or_else(|| pod.name_any());
+            let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+            let steps = containers.filter(|container| container.name.starts_with("step-"));
+            steps.map(move |container| Step {
+                pod: pod.name_any(),
+                task: task.clone(),
+                container: container.name.clone(),
             })
-            .collect();
+        });
+        Ok(steps.collect())
+    }
+
+    fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    async fn read_steps(&self, steps: Vec<Step>, until: Instant) -> Vec<Piece> {
+        stream::iter(steps).map(|step| self.read_step(step, until)).buffered(AT_ONCE).collect().await
+    }
+
+    async fn read_step(&self, Step { pod, task, container }: Step, until: Instant) -> Piece {
+        // Half of what is left: one that does not come to its end leaves time for those after it.
+        let now = Instant::now();
+        let late = now + until.saturating_duration_since(now) / 2;
         let most = self.config.keep_per_request.max(self.config.tail_total).max(4096);
-        let read = |(pod, task, container): (String, String, String)| {
-            let api = api.clone();
-            async move {
-                let params = LogParams {
-                    container: Some(container.clone()),
-                    tail_lines: Some(LINES),
-                    // A limit of bytes would leave out the end, and what went wrong stands there.
-                    ..LogParams::default()
-                };
-                let (text, cut) = match api.log_stream(&pod, &params).await {
-                    Ok(said) => end_of_stream(said, most).await,
-                    Err(error) => {
-                        (format!("[the log is not available: {}]\n", tarbet_cluster::describe(&error)), false)
-                    }
-                };
-                let step = container.trim_start_matches("step-").to_owned();
-                Piece { task, step, text: self.redactor.redact(&text), cut }
-            }
+        let params = LogParams {
+            container: Some(container.clone()),
+            tail_lines: Some(LINES.into()),
+            // A limit of bytes would leave out the end, and what went wrong stands there.
+            ..LogParams::default()
         };
-        Ok(stream::iter(wanted).map(read).buffered(AT_ONCE).collect().await)
+        let said = match timeout_at(late, self.pods().log_stream(&pod, &params)).await {
+            Ok(Ok(said)) => end_of_stream(said, most, late).await,
+            Ok(Err(error)) => {
+                let text = format!("[the log is not available: {}]\n", tarbet_cluster::describe(&error));
+                Said { text, ..Said::default() }
+            }
+            Err(_) => Said { broken: true, ..Said::default() },
+        };
+        let mut text = self.redactor.redact(&said.text);
+        if said.broken {
+            // Afterwards: a secret whose end is missing reaches up to the end.
+            let newline = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+            text.extend([newline, UNREAD]);
+        }
+        Piece { task, step: container.trim_start_matches("step-").to_owned(), text, cut: said.cut }
     }
 
     /// The end of each step's log, within the configured sizes.
@@ -229,22 +270,56 @@ fn whole(pieces: &[Piece], most: usize) -> String {
     if truncated { format!("{LEFT_OUT}{end}") } else { end }
 }
 
-/// The last bytes of what is read, by whole lines; and whether any are left out. What was read before the stream
-/// broke is better than nothing.
-async fn end_of_stream(said: impl AsyncBufRead, most: usize) -> (String, bool) {
+/// The last bytes of what is read until then, by whole lines. What was read before the stream broke is better than
+/// nothing.
+async fn end_of_stream(said: impl AsyncBufRead, most: usize, late: Instant) -> Said {
     let mut said = std::pin::pin!(said);
-    let (mut kept, mut piece, mut dropped) = (Vec::new(), vec![0; 16 * 1024], false);
-    while let Ok(read @ 1..) = said.read(&mut piece).await {
+    let (mut kept, mut piece, mut dropped, mut lines) = (Vec::new(), vec![0; 16 * 1024], false, 0);
+    let broken = loop {
+        let Ok(Ok(read)) = timeout_at(late, said.read(&mut piece)).await else { break true };
+        if read == 0 {
+            break false;
+        }
+        lines += piece[..read].iter().map(|byte| usize::from(*byte == b'\n')).sum::<usize>();
         kept.extend_from_slice(&piece[..read]);
         // Moved seldom, so that a long log is not copied once for every piece of it.
         if kept.len() > most.saturating_mul(2) {
             kept.drain(..kept.len() - most);
             dropped = true;
         }
-    }
+    };
     let text = String::from_utf8_lossy(&kept);
-    let (end, cut) = end_of(&text, most.min(if dropped { text.len().saturating_sub(1) } else { most }));
-    (end, cut || dropped)
+    let start = text.ceil_char_boundary(text.len().saturating_sub(most));
+    let cut = dropped || start > 0;
+    let mut text = &text[start..];
+    if cut {
+        // Its line may be the rest of a secret that cannot be told any more.
+        text = text.split_once('\n').map_or("", |(_, rest)| rest);
+    }
+    // So many lines were asked for: the beginning may be left out by whoever keeps the log.
+    if cut || lines >= usize::from(LINES) {
+        text = without_torn_key(text);
+    }
+    Said { text: text.to_owned(), cut, broken }
+}
+
+/// A text whose beginning was cut off, without the rest of a private key that began there.
+fn without_torn_key(text: &str) -> &str {
+    match key_line(text, "-----END ") {
+        Some((at, end)) if key_line(&text[..at], "-----BEGIN ").is_none() => &text[end..],
+        _ => text,
+    }
+}
+
+/// Where the first line is that begins so and is one of a private key.
+fn key_line(text: &str, begins: &str) -> Option<(usize, usize)> {
+    const DASHES: &str = "-----";
+    text.match_indices(begins).find_map(|(at, _)| {
+        let (label, _) = text[at + begins.len()..].split_once(DASHES)?;
+        let is_key = label.ends_with("PRIVATE KEY")
+            && label.bytes().all(|byte| byte == b' ' || byte.is_ascii_uppercase());
+        is_key.then_some((at, at + begins.len() + label.len() + DASHES.len()))
+    })
 }
 
 /// The last bytes of a text, from the beginning of a line where there is one; and whether any are left out.
@@ -264,11 +339,17 @@ fn end_of(text: &str, most: usize) -> (String, bool) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use futures::TryStreamExt;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn piece(step: &str, text: &str) -> Piece {
         Piece { task: "t".into(), step: step.into(), text: text.into(), cut: false }
+    }
+
+    fn later() -> Instant {
+        Instant::now() + Duration::from_hours(1)
     }
 
     #[tokio::test]
@@ -276,14 +357,64 @@ mod tests {
         let lines: Vec<String> = (0..50_000).map(|line| format!("line {line}")).collect();
         let long = lines.join("\n") + "\n";
         for most in [7, 100, 4096, 100_000] {
-            let (end, cut) = end_of_stream(long.as_bytes(), most).await;
-            assert!(cut && end.len() <= most && long.ends_with(&end), "{most}");
+            let Said { text: end, cut, broken } = end_of_stream(long.as_bytes(), most, later()).await;
+            assert!(cut && !broken && end.len() <= most && long.ends_with(&end), "{most}");
             assert!(most < 20 || end.starts_with("line ") && end.ends_with("line 49999\n"), "{most}: {end}");
         }
-        assert_eq!(end_of_stream("short\n".as_bytes(), 100).await, ("short\n".to_owned(), false));
+        let short = Said { text: "short\n".into(), ..Said::default() };
+        assert_eq!(end_of_stream("short\n".as_bytes(), 100, later()).await, short);
         let cut = Piece { cut: true, ..piece("s", "end\n") };
         assert!(tails(std::slice::from_ref(&cut), 100, 100)[0].truncated);
         assert_eq!(whole(&[cut], 1000), format!("=== t / s\n{LEFT_OUT}end\n"));
+    }
+
+    #[tokio::test]
+    async fn what_was_read_before_a_stream_broke_or_stood_still_is_kept() {
+        let kept = Said { text: "one\ntw".into(), cut: false, broken: true };
+        let first = || stream::iter([Ok::<_, std::io::Error>("one\ntw")]);
+        let breaks =
+            first().chain(stream::iter([Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset))]));
+        assert_eq!(end_of_stream(breaks.into_async_read(), 100, later()).await, kept);
+        let stands = first().chain(stream::pending());
+        // Whatever is there when the time is over is taken along.
+        let soon = Instant::now() + Duration::from_millis(1);
+        assert_eq!(end_of_stream(stands.into_async_read(), 100, soon).await, kept);
+    }
+
+    /// A log of a key, as lines; and what the key is made of.
+    fn log_of_key(before: usize) -> (String, String) {
+        let body: Vec<String> = (0..40).map(|line| format!("{line:02}{}", "k3Y/".repeat(15))).collect();
+        let before = "step output\n".repeat(before);
+        let key =
+            format!("-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----", body.join("\n"));
+        (format!("{before}{key}\nafter\n"), "k3Y/".into())
+    }
+
+    #[tokio::test]
+    async fn wherever_a_log_is_cut_nothing_of_a_key_is_left() {
+        let (log, secret) = log_of_key(3);
+        let redactor = Redactor::new(&[]);
+        for most in 1..log.len() {
+            let said = end_of_stream(log.as_bytes(), most, later()).await;
+            let text = redactor.redact(&said.text);
+            assert!(said.cut && !text.contains(&secret), "{most}: {text}");
+            assert!(most < 10 || text.ends_with("after\n"), "{most}: {text}");
+        }
+        // One line and nothing else: what it is the rest of cannot be told.
+        let token = format!("token={}", "a1".repeat(50));
+        assert_eq!(end_of_stream(token.as_bytes(), 40, later()).await.text, "");
+    }
+
+    #[tokio::test]
+    async fn a_key_whose_beginning_was_not_sent_is_left_out_too() {
+        let (log, secret) = log_of_key(0);
+        let body = log.split_once('\n').unwrap().1;
+        let sent = format!("{body}{}", "line\n".repeat(usize::from(LINES)));
+        let said = end_of_stream(sent.as_bytes(), 1 << 20, later()).await;
+        assert!(!said.cut && !said.text.contains(&secret) && said.text.contains("after\nline\n"));
+        // A log that is whole stays so, whatever it ends.
+        let whole = end_of_stream(body.as_bytes(), 1 << 20, later()).await;
+        assert_eq!(whole.text, body);
     }
 
     #[test]

@@ -75,7 +75,26 @@ impl InterlinkError {
                 Ok(problem) => problem.retry(),
                 // The original says so, without a word, when its plugin cannot be reached.
                 Err(_) if words.trim().is_empty() => status.is_server_error(),
-                Err(_) => matches!(status.as_u16(), 429 | 503),
+                Err(_) => match status.as_u16() {
+                    408 | 429 | 502 | 503 => true,
+                    // The original's plugin for Slurm says so of a job that Slurm refuses, and its API server
+                    // passes it on; from anybody else it is the word of a proxy.
+                    504 => !["exit status", "sbatch"].iter().any(|said| words.contains(said)),
+                    _ => false,
+                },
+            },
+        }
+    }
+
+    /// Whether it is certain that nothing came of the call: the other side itself refused it. An error of a
+    /// server that is not in our words may be that of a proxy, which does not know what became of the call.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::Away { .. } | Self::Unreadable { .. } => false,
+            Self::Unsupported(_) => true,
+            Self::Answer { status, words, .. } => match serde_json::from_str::<Problem>(words) {
+                Ok(problem) => !problem.retry(),
+                Err(_) => status.is_client_error() && !self.retry(),
             },
         }
     }
@@ -239,4 +258,40 @@ fn refusal(path: &'static str, status: StatusCode, body: &[u8]) -> InterlinkErro
     let end =
         (0..=text.len().min(MAX_WORDS)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or_default();
     InterlinkError::Answer { path, status, words: text[..end].trim().to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(status: u16, words: &str) -> InterlinkError {
+        let status = StatusCode::from_u16(status).unwrap();
+        InterlinkError::Answer { path: "/create", status, words: words.into() }
+    }
+
+    #[test]
+    fn only_a_clear_refusal_of_the_other_side_itself_is_one() {
+        let page = "<html><center><h1>nginx</h1></center></html>";
+        for status in [408, 429, 502, 503, 504] {
+            let error = answer(status, page);
+            assert!(error.retry() && !error.is_refusal(), "{status}");
+        }
+        for (status, words) in [
+            (500, page),
+            (501, "no"),
+            (504, "sbatch: error: Invalid account"),
+            (504, "HTTP InterLink session 1:  call exit status: 500. Body: x"),
+        ] {
+            let error = answer(status, words);
+            assert!(!error.retry() && !error.is_refusal(), "{status} {words}");
+        }
+        assert!(answer(500, "").retry());
+        for status in [400, 401, 403, 404, 413, 422] {
+            assert!(answer(status, page).is_refusal() && !answer(status, page).retry(), "{status}");
+        }
+        let ours = |code| serde_json::to_string(&Problem::new(code, "x.")).unwrap();
+        let (no, away) = (ours(&pods::NOT_SUPPORTED), ours(&pods::PLUGIN_AWAY));
+        assert!(answer(501, &no).is_refusal());
+        assert!(answer(502, &away).retry() && !answer(502, &away).is_refusal());
+    }
 }

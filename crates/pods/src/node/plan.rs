@@ -35,9 +35,8 @@ impl Remote {
     pub fn after_create(answer: Result<(), &InterlinkError>) -> Self {
         match answer {
             Ok(()) => Self::Present,
-            Err(error) if error.retry() => Self::Unknown,
-            Err(InterlinkError::Away { .. } | InterlinkError::Unreadable { .. }) => Self::Unknown,
-            Err(InterlinkError::Answer { .. } | InterlinkError::Unsupported(_)) => Self::Absent,
+            Err(error) if error.is_refusal() => Self::Absent,
+            Err(_) => Self::Unknown,
         }
     }
 }
@@ -250,11 +249,19 @@ mod tests {
         AnswerLost,
         AnswerGarbled,
         Refused,
+        /// A proxy in between says so, of a pod that has arrived or has not.
+        Proxy {
+            status: u16,
+            arrived: bool,
+        },
     }
 
     impl Way {
         fn arrives(self) -> bool {
-            matches!(self, Self::Good | Self::AnswerLost | Self::AnswerGarbled)
+            matches!(
+                self,
+                Self::Good | Self::AnswerLost | Self::AnswerGarbled | Self::Proxy { arrived: true, .. }
+            )
         }
 
         fn answer(self) -> Result<(), InterlinkError> {
@@ -267,13 +274,21 @@ mod tests {
                     let status = http::StatusCode::BAD_REQUEST;
                     Err(InterlinkError::Answer { path, status, words: "no".into() })
                 }
+                Self::Proxy { status, .. } => {
+                    let status = http::StatusCode::from_u16(status).unwrap();
+                    Err(InterlinkError::Answer { path, status, words: "<html>".into() })
+                }
             }
         }
     }
 
     fn any_way() -> impl Strategy<Value = Way> {
         use Way::{AnswerGarbled, AnswerLost, Good, LostBefore, Refused};
-        prop_oneof![Just(Good), Just(LostBefore), Just(AnswerLost), Just(AnswerGarbled), Just(Refused)]
+        let status = proptest::sample::select(vec![408, 500, 502, 503, 504]);
+        let proxy = (status, any::<bool>()).prop_map(|(status, arrived)| Way::Proxy { status, arrived });
+        let clear =
+            prop_oneof![Just(Good), Just(LostBefore), Just(AnswerLost), Just(AnswerGarbled), Just(Refused)];
+        prop_oneof![clear, proxy]
     }
 
     proptest! {

@@ -24,7 +24,7 @@ pub mod word;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -47,8 +47,9 @@ pub(crate) use observe::is_ours;
 use pod::{Inner, Pod};
 use prepare::{prepare, rewrite, write_for};
 use script::{ScriptConfig, Share};
+use states::{JobState, JobView};
 use submit::{Owed, Submission};
-pub use system::{BatchSystem, Job, JobSeen, SubmitError};
+pub use system::{BatchSystem, Job, JobSeen, SubmitError, Unwanted};
 
 /// The id of the job, once it is known.
 const JOB_ID: &str = "JobID.jid";
@@ -87,7 +88,7 @@ pub struct Batch {
     system: Arc<dyn BatchSystem>,
     records: Records,
     pods: Mutex<HashMap<String, Arc<Pod>>>,
-    intake: tokio::sync::Mutex<()>,
+    intake: Arc<tokio::sync::Mutex<()>>,
     queue: Mutex<Queue>,
     /// What the batch system can take, as it was told last.
     offer: Mutex<PingReply>,
@@ -98,6 +99,8 @@ pub struct Batch {
     owed: Mutex<Vec<Owed>>,
     owing: Notify,
     stop: CancellationToken,
+    /// Itself, for the tasks that calls begin.
+    me: Weak<Self>,
 }
 
 /// Does what waits for a file system beside all else: the data root is shared with jobs, and such a file system may
@@ -120,9 +123,9 @@ impl Batch {
     ) -> Result<Arc<Self>, RunError> {
         let records = Records::open(&config.root)?;
         let (changes, _) = broadcast::channel(CHANGES);
-        let batch = Arc::new(Self {
+        let batch = Arc::new_cyclic(|me| Self {
             pods: Mutex::default(),
-            intake: tokio::sync::Mutex::default(),
+            intake: Arc::default(),
             queue: Mutex::default(),
             offer: Mutex::default(),
             ask: Notify::new(),
@@ -133,6 +136,7 @@ impl Batch {
             records,
             changes,
             stop,
+            me: me.clone(),
         });
         let mut unfinished = Vec::new();
         for found in batch.records.load(&batch.config.policy)? {
@@ -199,6 +203,38 @@ impl Batch {
         aside(move || records.forget(&known)).await
     }
 
+    /// Takes in a pod whose turn it is, unless it is here.
+    async fn begin(&self, known: Known) -> Result<CreateReply, RunError> {
+        let uid = known.plan.id.uid.clone();
+        if self.is_deleted(&uid).await {
+            return Err(RunError::Gone(uid));
+        }
+        let reply = |pod: &Pod| {
+            let job = pod.job_ids();
+            let pod_jid = if job.is_empty() { "submitting".into() } else { job };
+            Ok(CreateReply { pod_uid: uid.clone(), pod_jid })
+        };
+        if let Ok(pod) = self.pod(&uid) {
+            return reply(&pod);
+        }
+        let other = self.other_user(&known.plan)?;
+        let (config, records) = (Arc::clone(&self.config), self.records.clone());
+        let pod = self.take_in(aside(move || prepare(&config, &records, other, known)).await?);
+        let submission = Submission::of(self, &pod);
+        match self.submit(&pod).await {
+            Ok(true) => submission.over(),
+            // It is recorded, and is finished later.
+            Ok(false) => drop(submission),
+            Err(error) => {
+                submission.over();
+                self.lock().remove(&uid);
+                self.forget(&pod).await?;
+                return Err(error);
+            }
+        }
+        reply(&pod)
+    }
+
     /// Ends the job and removes the pod's folder.
     async fn remove(&self, pod: &Arc<Pod>, grace: Option<Duration>) -> Result<(), RunError> {
         let known = pod.known();
@@ -219,11 +255,14 @@ impl Batch {
         if !over.await {
             let mut ended = true;
             for share in pod.shares() {
-                let id = pod.job_of(share).filter(|id| id != "0");
-                ended &= self.system.cancel(&share.job_name(&pod.id.uid), id.as_deref(), grace).await?;
+                ended &= self.cancel(pod, share, grace).await?;
             }
             if !ended && !self.wait_for_end(pod, grace + END_MARGIN).await {
                 tracing::warn!(pod = %pod.id, "A job goes on although it was cancelled.");
+                // Forgotten, it would be nobody's. Where nothing is seen of it there is nothing to wait for.
+                if pod.shares().any(|share| self.view(pod, share) == JobView::Seen(JobState::Running)) {
+                    return Err(self.away("a job goes on although it was cancelled".into()));
+                }
             }
         }
         // Without its folder a job that comes late ends before it does anything.
@@ -272,36 +311,14 @@ impl Batch {
 impl Runner for Batch {
     async fn start(&self, retrieved: RetrievedPod) -> Result<CreateReply, RunError> {
         let plan = plan(&retrieved, &self.config.policy)?;
-        let uid = plan.id.uid.clone();
-        let _turn = self.intake.lock().await;
-        if self.is_deleted(&uid).await {
-            return Err(RunError::Gone(uid));
-        }
-        let reply = |pod: &Pod| {
-            let job = pod.job_ids();
-            let pod_jid = if job.is_empty() { "submitting".into() } else { job };
-            Ok(CreateReply { pod_uid: uid.clone(), pod_jid })
-        };
-        if let Ok(pod) = self.pod(&uid) {
-            return reply(&pod);
-        }
-        let other = self.other_user(&plan)?;
-        let (config, records) = (Arc::clone(&self.config), self.records.clone());
-        let known = Known { retrieved, plan };
-        let pod = self.take_in(aside(move || prepare(&config, &records, other, known)).await?);
-        let submission = Submission::of(self, &pod);
-        match self.submit(&pod).await {
-            Ok(true) => submission.over(),
-            // It is recorded, and is finished later.
-            Ok(false) => drop(submission),
-            Err(error) => {
-                submission.over();
-                self.lock().remove(&uid);
-                self.forget(&pod).await?;
-                return Err(error);
-            }
-        }
-        reply(&pod)
+        let turn = Arc::clone(&self.intake).lock_owned().await;
+        let Some(batch) = self.me.upgrade() else { return Err(RunError::Ending) };
+        // To its end, also where the caller leaves: whoever comes next would write into the same folder.
+        let begun = tokio::spawn(async move {
+            let _turn = turn;
+            batch.begin(Known { retrieved, plan }).await
+        });
+        begun.await.map_err(|_| RunError::Ending)?
     }
 
     async fn status(&self, uids: &[String]) -> Result<Vec<PodStatus>, RunError> {

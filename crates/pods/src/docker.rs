@@ -85,7 +85,7 @@ pub struct Docker {
     observed: Observed,
     pods: Mutex<HashMap<String, Arc<Pod>>>,
     /// One pod is taken in at a time: a second create of the same one then finds the first.
-    intake: tokio::sync::Mutex<()>,
+    intake: Arc<tokio::sync::Mutex<()>>,
     /// A turn for each container that may be made and started now.
     starts: Semaphore,
     changes: broadcast::Sender<String>,
@@ -106,7 +106,7 @@ impl Docker {
             engine: Arc::new(Engine::new(config.host.clone())),
             observed: Observed::new(instance.clone(), changes.clone()),
             pods: Mutex::default(),
-            intake: tokio::sync::Mutex::default(),
+            intake: Arc::default(),
             starts: Semaphore::new(STARTS),
             config,
             records,
@@ -185,6 +185,32 @@ impl Docker {
             tokio::spawn(Arc::clone(self).drive(Arc::clone(&pod)));
         }
         pod
+    }
+
+    /// Takes in a pod whose turn it is, unless it is here.
+    async fn begin(self: Arc<Self>, known: Known) -> Result<(), RunError> {
+        if self.records.is_deleted(&known.plan.id.uid) {
+            return Err(RunError::Gone(known.plan.id.uid));
+        }
+        if self.pod(&known.plan.id.uid).is_some() {
+            return Ok(());
+        }
+        self.engine.api().await?;
+        let records = self.records.clone();
+        let found = tokio::task::spawn_blocking(move || {
+            let folder = records.folder(&known)?;
+            let laid = records.save(&folder, &known, &HashMap::new()).and_then(|()| {
+                lay_out(&folder, &known.plan).map_err(RunError::folder("write the pod's files"))
+            });
+            if let Err(error) = laid {
+                let _ = records.forget(&known);
+                return Err(error);
+            }
+            Ok(Found { known, folder, generations: HashMap::new(), deleted: false })
+        });
+        let found = found.await.map_err(|_| RunError::Ending)??;
+        self.take_in(found);
+        Ok(())
     }
 
     /// Begins to remove a pod, once; it goes on until all is gone, whoever waits for it.
@@ -316,30 +342,14 @@ impl Runner for Docker {
     async fn start(&self, retrieved: RetrievedPod) -> Result<CreateReply, RunError> {
         let plan = plan(&retrieved, &self.config.policy)?;
         let reply = CreateReply { pod_uid: plan.id.uid.clone(), pod_jid: create::pause_name(&plan.id) };
-        let _turn = self.intake.lock().await;
-        if self.records.is_deleted(&plan.id.uid) {
-            return Err(RunError::Gone(plan.id.uid));
-        }
-        if self.pod(&plan.id.uid).is_some() {
-            return Ok(reply);
-        }
-        self.engine.api().await?;
-        let (records, known) = (self.records.clone(), Known { retrieved, plan });
-        let found = tokio::task::spawn_blocking(move || {
-            let folder = records.folder(&known)?;
-            let laid = records.save(&folder, &known, &HashMap::new()).and_then(|()| {
-                lay_out(&folder, &known.plan).map_err(RunError::folder("write the pod's files"))
-            });
-            if let Err(error) = laid {
-                let _ = records.forget(&known);
-                return Err(error);
-            }
-            Ok(Found { known, folder, generations: HashMap::new(), deleted: false })
-        });
-        let found = found.await.map_err(|_| RunError::Ending)??;
+        let turn = Arc::clone(&self.intake).lock_owned().await;
         let Some(docker) = self.me.upgrade() else { return Err(RunError::Ending) };
-        docker.take_in(found);
-        Ok(reply)
+        // To its end, also where the caller leaves: whoever comes next would write into the same folder.
+        let begun = tokio::spawn(async move {
+            let _turn = turn;
+            docker.begin(Known { retrieved, plan }).await
+        });
+        begun.await.map_err(|_| RunError::Ending)?.map(|()| reply)
     }
 
     async fn status(&self, uids: &[String]) -> Result<Vec<PodStatus>, RunError> {

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::Command;
 
-use crate::batch::{BatchSystem, Job, JobSeen, SubmitError, states::JobState};
+use crate::batch::{BatchSystem, Job, JobSeen, SubmitError, Unwanted, states::JobState};
 use crate::error::RunError;
 use crate::folder::Folder;
 use crate::wire::is_uid;
@@ -63,6 +63,8 @@ impl BatchSystem for Processes {
         let output = fs::File::create(job.folder.join("job.out")).map_err(refused("cannot write job.out"))?;
         let mut command = Command::new("setsid");
         command.arg(&self.bash).arg(&job.script).current_dir("/");
+        // Where the plugin itself is a job of Slurm, its processes are none.
+        command.env_remove("SLURM_JOB_ID");
         command
             .stdin(Stdio::null())
             .stdout(output.try_clone().map_err(refused("cannot write job.out"))?)
@@ -86,13 +88,13 @@ impl BatchSystem for Processes {
         Ok(jobs)
     }
 
-    async fn cancel(&self, name: &str, id: Option<&str>, grace: Duration) -> Result<bool, RunError> {
+    async fn cancel(&self, job: &Unwanted, grace: Duration) -> Result<bool, RunError> {
         // The plugin may have died before it noted the id; the script has noted it itself.
-        let found = match id {
+        let found = match job.id {
             Some(_) => None,
-            None => self.ids()?.into_iter().find(|(uid, _)| uid == name).map(|(_, id)| id),
+            None => self.ids()?.into_iter().find(|(uid, _)| *uid == job.name).map(|(_, id)| id),
         };
-        let Some(id) = id.or(found.as_deref()) else { return Ok(true) };
+        let Some(id) = job.id.as_deref().or(found.as_deref()) else { return Ok(true) };
         let alive = || {
             id.split_once('-').and_then(|(pid, _)| pid.parse().ok()).and_then(identity).as_deref() == Some(id)
         };

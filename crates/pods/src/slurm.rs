@@ -4,15 +4,15 @@ pub mod flags;
 mod offer;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use crate::batch::{BatchSystem, Job, JobSeen, SubmitError, is_ours, states::job_state};
+use crate::batch::{BatchSystem, Job, JobSeen, SubmitError, Unwanted, is_ours, states::job_state};
 use crate::error::RunError;
 use crate::wire::PingReply;
 
@@ -55,15 +55,35 @@ impl Slurm {
         Self { config }
     }
 
-    async fn run(&self, program: &PathBuf, words: &[&str]) -> Result<Output, RunError> {
+    fn begin(&self, program: &Path, words: &[&str]) -> Result<Child, String> {
         let mut command = Command::new(program);
         command.args(words).env_clear().envs(self.config.environment.iter().map(|(k, v)| (k, v)));
-        command.stdin(Stdio::null()).kill_on_drop(true);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        command.spawn().map_err(|error| format!("{} cannot be run: {error}", program.display()))
+    }
+
+    async fn run(&self, program: &Path, words: &[&str]) -> Result<Output, RunError> {
         let away = |reason: String| RunError::Away { runtime: "Slurm", reason };
-        let output = timeout(PATIENCE, command.output()).await;
-        let output =
-            output.map_err(|_| away(format!("{} did not end in {PATIENCE:?}", program.display())))?;
-        output.map_err(|error| away(format!("{} cannot be run: {error}", program.display())))
+        end_of(program, self.begin(program, words).map_err(away)?).await.map_err(away)
+    }
+
+    async fn scancel(&self, words: &[&str]) -> Result<(), RunError> {
+        let output = self.run(&self.config.scancel, words).await?;
+        let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        // A job that has ended, or is forgotten, is cancelled already.
+        let over =
+            complaint.contains("Invalid job id") || complaint.contains("already completing or completed");
+        if output.status.success() || over {
+            return Ok(());
+        }
+        Err(RunError::Away { runtime: "Slurm", reason: complaint })
+    }
+}
+
+async fn end_of(program: &Path, child: Child) -> Result<Output, String> {
+    match timeout(PATIENCE, child.wait_with_output()).await {
+        Ok(ended) => ended.map_err(|error| format!("{} was not heard: {error}", program.display())),
+        Err(_) => Err(format!("{} did not end in {PATIENCE:?}", program.display())),
     }
 }
 
@@ -80,30 +100,12 @@ impl BatchSystem for Slurm {
         let after = job.after.as_ref().map(|id| format!("--dependency=after:{id}"));
         words.extend(after.as_deref());
         words.push(&script);
-        let output = self
-            .run(&self.config.sbatch, &words)
-            .await
-            .map_err(|error| SubmitError::Unclear(error.to_string()))?;
+        // What has not begun has sent nothing.
+        let sbatch = self.begin(&self.config.sbatch, &words).map_err(SubmitError::Away)?;
+        let output = end_of(&self.config.sbatch, sbatch).await.map_err(SubmitError::Unclear)?;
         let text = String::from_utf8_lossy(&output.stdout);
         let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        if let Some(id) = job_id(&text) {
-            return Ok(id);
-        }
-        // No connection was made, so nothing was sent.
-        if complaint.contains("(connect failure)") {
-            return Err(SubmitError::Away(complaint));
-        }
-        // The controller may have taken the job although the answer was lost.
-        let lost =
-            ["timed out", "Unable to contact", "onnection", "ommunication", "Zero Bytes", "temporarily"];
-        if output.status.success()
-            || output.status.code().is_none()
-            || lost.iter().any(|word| complaint.contains(word))
-        {
-            Err(SubmitError::Unclear(complaint))
-        } else {
-            Err(SubmitError::Refused(complaint))
-        }
+        job_id(&text).ok_or_else(|| submit_error(output.status.code(), complaint))
     }
 
     async fn list(&self) -> Result<Vec<JobSeen>, RunError> {
@@ -119,18 +121,17 @@ impl BatchSystem for Slurm {
         })
     }
 
-    async fn cancel(&self, name: &str, _id: Option<&str>, _grace: Duration) -> Result<bool, RunError> {
-        // By name: after a lost answer there may be more jobs than the one whose id is known.
-        let output = self.run(&self.config.scancel, &["--quiet", &format!("--name={name}")]).await?;
-        let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        // A job that has ended, or is forgotten, is cancelled already.
-        let over =
-            complaint.contains("Invalid job id") || complaint.contains("already completing or completed");
-        if output.status.success() || over {
-            // It has been told; how long it takes is the script's affair, and Slurm's.
-            return Ok(false);
+    async fn cancel(&self, job: &Unwanted, _grace: Duration) -> Result<bool, RunError> {
+        let (name, user) = (format!("--name={}", job.name), format!("--user={}", job.user));
+        if let Some(id) = &job.id {
+            // The name as well: an id may be what a job's user says. Not quietly, or one that has ended would fail
+            // without a word.
+            self.scancel(&[&name, id]).await?;
         }
-        Err(RunError::Away { runtime: "Slurm", reason: complaint })
+        // After a lost answer there may be more jobs than the one whose id is known.
+        self.scancel(&["--quiet", &name, &user]).await?;
+        // It has been told; how long it takes is the script's affair, and Slurm's.
+        Ok(false)
     }
 
     async fn summary(&self) -> Option<Result<String, RunError>> {
@@ -172,6 +173,30 @@ impl BatchSystem for Slurm {
 
     fn has_terminals(&self) -> bool {
         true
+    }
+}
+
+/// What became of a job for which sbatch told no id, by its exit code, if it ended by itself, and its words.
+fn submit_error(code: Option<i32>, complaint: String) -> SubmitError {
+    // No connection was made, so nothing was sent. Of other questions that sbatch asks this says nothing.
+    let unsent = |line: &str| line.contains("job submission failed") && line.contains("(connect failure)");
+    if complaint.lines().any(unsent) {
+        return SubmitError::Away(complaint);
+    }
+    // The controller may have taken the job although the answer was lost.
+    let lost = [
+        "timed out",
+        "Unable to contact",
+        "onnection",
+        "onnect failure",
+        "ommunication",
+        "Zero Bytes",
+        "temporarily",
+    ];
+    if matches!(code, None | Some(0)) || lost.iter().any(|word| complaint.contains(word)) {
+        SubmitError::Unclear(complaint)
+    } else {
+        SubmitError::Refused(complaint)
     }
 }
 
@@ -237,6 +262,42 @@ mod tests {
         assert_eq!(job_id("4\n").as_deref(), Some("4"));
         assert_eq!(job_id("warning\n4;cluster\n").as_deref(), Some("4"));
         assert_eq!(job_id("Submitted batch job 4"), None);
+    }
+
+    #[test]
+    fn only_what_was_surely_not_taken_is_said_not_to_be() {
+        let failed = "sbatch: error: Batch job submission failed: ";
+        let of = |code, words: &str| submit_error(code, words.to_owned());
+        let gone = format!("{failed}Unable to contact slurm controller (connect failure)");
+        assert_eq!(of(Some(1), &gone), SubmitError::Away(gone.clone()));
+        // Another question of sbatch met nobody, and then the job was sent after all.
+        let earlier = format!("sbatch: error: slurm_load_x: (connect failure)\n{failed}Socket timed out");
+        for unclear in [earlier, "sbatch: error: slurm_load_x (connect failure)".into()] {
+            assert_eq!(of(Some(1), &unclear), SubmitError::Unclear(unclear.clone()));
+        }
+        let no = format!("{failed}Invalid account or account/partition combination specified");
+        assert_eq!(of(Some(1), &no), SubmitError::Refused(no.clone()));
+        for ended in [None, Some(0)] {
+            assert_eq!(of(ended, &no), SubmitError::Unclear(no.clone()));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_program_that_cannot_be_run_has_submitted_nothing() {
+        let nowhere = PathBuf::from("/nowhere/sbatch");
+        let config = SlurmConfig {
+            sbatch: nowhere.clone(),
+            scancel: nowhere.clone(),
+            squeue: nowhere.clone(),
+            srun: nowhere.clone(),
+            sinfo: nowhere,
+            resources: None,
+            environment: vec![],
+            all_users: false,
+        };
+        let job = Job { name: "n".into(), script: "/s".into(), folder: "/".into(), after: None };
+        let error = Slurm::new(config).submit(&job).await.unwrap_err();
+        assert!(matches!(&error, SubmitError::Away(words) if words.contains("/nowhere/sbatch")), "{error:?}");
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl Pod {
         self.lock().jobs.iter().flatten().cloned().collect::<Vec<_>>().join(",")
     }
 
-    /// The address of the machine that its first job runs on, as the job tells it. Loopback is nobody's.
+    /// The address of the machine that its first job runs on, as the job tells it.
     pub(super) fn address(&self) -> Option<IpAddr> {
         let noted = self.lock().address;
         if noted.is_some() {
@@ -103,7 +103,7 @@ impl Pod {
         }
         let told = self.folder.text(&format!("{}.address", Share::Whole.stem()));
         let told = told.and_then(|text| text.parse::<IpAddr>().ok());
-        let told = told.filter(|address| !address.is_loopback() && !address.is_unspecified());
+        let told = told.filter(can_be_reached);
         self.lock().address = told;
         told
     }
@@ -164,7 +164,7 @@ impl Pod {
 
     /// The id of the job that has begun its work, as it noted it itself.
     pub(super) fn claimed(&self, share: Share) -> Option<String> {
-        self.folder.text(&format!("{}.lock/id", share.stem())).filter(|id| !id.is_empty())
+        self.folder.text(&format!("{}.lock/id", share.stem())).filter(|id| is_job_id(id))
     }
 
     /// Whether all containers have left their last word.
@@ -181,5 +181,57 @@ impl Pod {
         });
         let main = plan.containers.iter().all(|container| self.marks(container, false).ended.is_some());
         beside && (main || plan.init.iter().any(failed))
+    }
+}
+
+/// Whether others may reach a machine at this address: loopback is nobody's, and link-local means another machine
+/// on each link.
+fn can_be_reached(address: &IpAddr) -> bool {
+    let link_local = match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    !(link_local || address.is_loopback() || address.is_unspecified() || address.is_multicast())
+}
+
+/// Whether this is the id of a job: a number, or for a process two with a dash. What a job notes is its user's word.
+fn is_job_id(text: &str) -> bool {
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match text.split_once('-') {
+        Some((process, began)) => number(process) && number(began),
+        None => number(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_leads_nowhere_is_not_told() {
+        for (text, good) in [
+            ("10.1.2.3", true),
+            ("2001:db8::1", true),
+            ("127.0.0.1", false),
+            ("0.0.0.0", false),
+            ("169.254.10.1", false),
+            ("224.0.0.1", false),
+            ("239.255.0.1", false),
+            ("::1", false),
+            ("fe80::1", false),
+            ("ff02::1", false),
+        ] {
+            assert_eq!(can_be_reached(&text.parse().unwrap()), good, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_ids_of_jobs_are_taken_for_ids() {
+        for good in ["1", "4711", "312-99812"] {
+            assert!(is_job_id(good), "{good}");
+        }
+        for bad in ["", "-", "1-", "-u", "--user=root", "1 2", "1,2", "1_3", "1-2-3", "1.batch", "\u{661}"] {
+            assert!(!is_job_id(bad), "{bad}");
+        }
     }
 }

@@ -39,11 +39,12 @@ t_claim() {
     [ ! -d "${T_DIR%/*}/.deleted" ] || exit 75
     exit 76
   fi
+  [ ! -e "$T_DIR/$T_JOB.failed" ] || exit 75
   mkdir -- "$T_DIR/$T_JOB.lock" 2>/dev/null && { printf '%s\n' "$SLURM_JOB_ID" >"$T_DIR/$T_JOB.lock/id"; return; }
   [ ! -d "$T_DIR/$T_JOB.lock" ] || exit 75
   t_fail "the pod's folder $T_DIR cannot be written on this machine"
 }
-t_address() { for t_ip in $(hostname -I 2>/dev/null); do case $t_ip in *:*) ;; *) t_put "$T_JOB.address" "$t_ip"; break ;; esac; done; }
+t_address() { for t_ip in $(hostname -I 2>/dev/null); do case $t_ip in *:* | 169.254.* | 22[4-9].* | 23[0-9].*) ;; *) t_put "$T_JOB.address" "$t_ip"; break ;; esac; done; }
 t_sweep() {
   command -v flock >/dev/null || return 0
   for t_old in "${T_WORK%/*}"/tarbet-*/.alive; do

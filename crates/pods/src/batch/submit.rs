@@ -11,7 +11,7 @@ use futures::future::join_all;
 use super::pod::Pod;
 use super::script::Share;
 use super::system::{JobSeen, believed};
-use super::{Batch, JOB_ID, Job, SubmitError, aside};
+use super::{Batch, JOB_ID, Job, SubmitError, Unwanted, aside};
 use crate::error::RunError;
 
 /// How soon what is owed is tried again, at first and at last.
@@ -113,8 +113,8 @@ impl Batch {
             return self.remove(pod, None).await;
         }
         if self.is_deleted(&pod.id.uid).await {
-            // Somebody removes it right now.
-            return Ok(());
+            // Somebody removes it right now, and may have looked for its jobs before the last one was taken.
+            return self.cancel_all(pod).await;
         }
         let done = match seen {
             Ok(seen) => self.settle(pod, seen).await,
@@ -126,7 +126,7 @@ impl Batch {
         done
     }
 
-    fn away(&self, reason: String) -> RunError {
+    pub(super) fn away(&self, reason: String) -> RunError {
         RunError::Away { runtime: self.system.name(), reason }
     }
 
@@ -136,9 +136,10 @@ impl Batch {
             if pod.job_of(share).is_some() {
                 continue;
             }
-            let (begun, claimed) = {
+            let (begun, claimed, given_up) = {
                 let pod = Arc::clone(pod);
-                aside(move || (pod.has_begun(share), pod.claimed(share))).await
+                let given_up = move |pod: &Pod| pod.folder.text(&format!("{}.failed", share.stem()));
+                aside(move || (pod.has_begun(share), pod.claimed(share), given_up(&pod))).await
             };
             let name = share.job_name(&pod.id.uid);
             let there = believed(seen.iter().filter(|job| job.name == name), claimed.as_deref(), None);
@@ -147,8 +148,16 @@ impl Batch {
             } else if begun {
                 // Its script has begun although the queue has forgotten it.
                 self.note_job(pod, share, claimed.as_deref().unwrap_or("0")).await?;
+            } else if let Some(words) = given_up {
+                // That was cut off.
+                return self.end_unsent(pod, &words).await;
             } else {
-                match self.submit_one(pod, share).await {
+                let sent = self.submit_one(pod, share).await;
+                if self.is_deleted(&pod.id.uid).await {
+                    // Whoever removes it may have looked for its jobs before this one was there.
+                    return self.cancel_all(pod).await;
+                }
+                match sent {
                     Ok(()) => {}
                     Err(SubmitError::Away(reason) | SubmitError::Unclear(reason)) => {
                         return Err(self.away(reason));
@@ -163,23 +172,50 @@ impl Batch {
     /// Ends a pod whose job is refused: nobody waits for the answer of its create any more.
     async fn give_up(&self, pod: &Arc<Pod>, reason: &str) -> Result<(), RunError> {
         tracing::warn!(pod = %pod.id, reason, "A pod has ended, since its job is refused.");
-        self.cancel_all(pod).await?;
-        let name = self.system.name();
-        for share in pod.shares().filter(|share| pod.job_of(*share).is_none()) {
-            let (of, text) = (Arc::clone(pod), format!("{name} refused to take the job: {reason}\n"));
+        self.end_unsent(pod, &format!("{} refused to take the job: {reason}", self.system.name())).await
+    }
+
+    async fn end_unsent(&self, pod: &Arc<Pod>, words: &str) -> Result<(), RunError> {
+        let unsent: Vec<Share> = pod.shares().filter(|share| pod.job_of(*share).is_none()).collect();
+        // First: a job that was taken although nobody heard of it finds that it comes too late.
+        for &share in &unsent {
+            let (of, text) = (Arc::clone(pod), format!("{words}\n"));
             let wrote =
                 aside(move || of.folder.write(&format!("{}.failed", share.stem()), text.as_bytes(), 0o600));
             wrote.await.map_err(RunError::folder("note the end of the pod"))?;
+        }
+        self.cancel_all(pod).await?;
+        for share in unsent {
             self.note_job(pod, share, "0").await?;
         }
         Ok(())
     }
 
+    /// Ends a job of a pod, and says whether it has certainly ended.
+    pub(super) async fn cancel(&self, pod: &Pod, share: Share, grace: Duration) -> Result<bool, RunError> {
+        // One that the settings no longer name is ended by its id.
+        let other = self.other_user(&pod.known().plan).unwrap_or_default();
+        let job = Unwanted {
+            name: share.job_name(&pod.id.uid),
+            id: pod.job_of(share).filter(|id| id != "0"),
+            user: other.unwrap_or_else(|| rustix::process::geteuid().as_raw()),
+        };
+        self.system.cancel(&job, grace).await
+    }
+
+    /// Ends all jobs of a pod, also those that are not known to be there.
     async fn cancel_all(&self, pod: &Pod) -> Result<(), RunError> {
+        let grace = pod.known().plan.grace.min(self.config.script.kill_wait);
         for share in pod.shares() {
-            if let Some(id) = pod.job_of(share) {
-                self.system.cancel(&share.job_name(&pod.id.uid), Some(&id), Duration::ZERO).await?;
-            }
+            self.cancel(pod, share, grace).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the jobs of a pod that were taken.
+    async fn cancel_sent(&self, pod: &Pod) -> Result<(), RunError> {
+        for share in pod.shares().filter(|share| pod.job_of(*share).is_some()) {
+            self.cancel(pod, share, Duration::ZERO).await?;
         }
         Ok(())
     }
@@ -191,12 +227,12 @@ impl Batch {
             match self.submit_one(pod, share).await {
                 Ok(()) => {}
                 Err(SubmitError::Refused(reason)) => {
-                    self.cancel_all(pod).await?;
+                    self.cancel_sent(pod).await?;
                     let (runtime, what) = (self.system.name(), "take the job".into());
                     return Err(RunError::Refused { runtime, what, reason });
                 }
                 Err(SubmitError::Away(reason)) => {
-                    self.cancel_all(pod).await?;
+                    self.cancel_sent(pod).await?;
                     return Err(self.away(reason));
                 }
                 Err(SubmitError::Unclear(reason)) => {

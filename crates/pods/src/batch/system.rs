@@ -19,9 +19,8 @@ pub trait BatchSystem: Send + Sync + 'static {
     async fn submit(&self, job: &Job) -> Result<String, SubmitError>;
     /// All jobs it knows, running and ended, by one question.
     async fn list(&self) -> Result<Vec<JobSeen>, RunError>;
-    /// Ends all jobs of this name, of which the one of this id is known, and says whether they have certainly
-    /// ended.
-    async fn cancel(&self, name: &str, id: Option<&str>, grace: Duration) -> Result<bool, RunError>;
+    /// Ends a job, and says whether it has certainly ended.
+    async fn cancel(&self, job: &Unwanted, grace: Duration) -> Result<bool, RunError>;
     /// A summary of its machines for people, where it has one.
     async fn summary(&self) -> Option<Result<String, RunError>> {
         None
@@ -54,6 +53,17 @@ pub struct Job {
     pub folder: PathBuf,
     /// The job that must have begun before.
     pub after: Option<String>,
+}
+
+/// A job to end, with all others of its name: after a lost answer there may be more than the one that is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unwanted {
+    /// Its name.
+    pub name: String,
+    /// Its id, where that is known.
+    pub id: Option<String>,
+    /// The user it runs as; jobs of others are none of ours, whatever their names.
+    pub user: u32,
 }
 
 /// A job that the batch system knows.

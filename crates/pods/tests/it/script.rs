@@ -368,6 +368,10 @@ fn a_job_without_its_pod_does_nothing_and_tells_apart_why() {
     assert_eq!(run(), Some(75), "another job runs it");
     assert!(!ran.exists());
     fs::remove_dir(home.join("job.lock")).unwrap();
+    fs::write(home.join("job.failed"), "Slurm refused to take the job\n").unwrap();
+    assert_eq!(run(), Some(75), "the pod was given up");
+    assert!(!ran.exists() && !home.join("job.lock").exists());
+    fs::remove_file(home.join("job.failed")).unwrap();
     assert_eq!(run(), Some(0));
     assert!(ran.exists());
 }

@@ -41,8 +41,8 @@ async fn converse(bed: &Bed) -> Result<()> {
     let words = [&words[..], &["desk", "--", "env", "PS1=ready> ", "sh"]].concat();
     let mut terminal = Terminal::start(&words, (101, 37))?;
     terminal.shows(PATIENCE, "ready> ").await?;
-    terminal.type_in("stty size; test -t 0 && test -t 1 && echo kind-$TERM\n")?;
-    terminal.shows(PATIENCE, "37 101").await?;
+    let asked = "stty size; test -t 0 && test -t 1 && echo kind-$TERM\n";
+    until_shown(&terminal, asked, "37 101").await?;
     terminal.shows(PATIENCE, "kind-xterm").await?;
     terminal.resize(123, 45)?;
     until_shown(&terminal, "stty size\n", "45 123").await?;

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use futures::FutureExt;
 use serde_json::json;
 use tarbet_pods::batch::{Batch, BatchSystem};
 use tarbet_pods::process::Processes;
@@ -156,6 +157,49 @@ async fn a_job_that_is_refused_after_a_restart_keeps_no_other_waiting() {
     for uid in bad.iter().chain([good]) {
         bed.batch.delete(uid, None).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_job_of_which_nobody_heard_ends_with_the_pod_that_was_given_up() {
+    let bed = Bed::bent(
+        "[ ! -e $T/first ] || { echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1; }
+         sbatch -H \"$@\" >>$T/ids || exit; touch $T/first
+         echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1",
+        "[ -e $T/light ] || exit 0; exec squeue \"$@\"",
+    )
+    .await;
+    let pod = pod(json!({"containers": [shell("main", "true")]}));
+    let uid = uid_of(&pod);
+    bed.batch.start(pod).await.unwrap();
+    let state = ended(&*bed.batch, &uid).await;
+    let end = state.containers[0].state.clone().unwrap().terminated.unwrap();
+    assert!(end.message.as_deref().unwrap_or_default().contains("Invalid account"), "{end:?}");
+    let ids = bed.lines("ids");
+    assert_eq!(ids.len(), 1, "{ids:?}");
+    let cancelled = eventually(PATIENCE, "its end", || async {
+        let state = state_of(&ids[0]).await;
+        if state == "CA" { Ok(()) } else { Err(state) }
+    });
+    cancelled.await.unwrap();
+    bed.note("light", "");
+    bed.batch.delete(&uid, None).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_pod_begins_although_its_caller_left() {
+    let (root, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
+    let path = root.path().canonicalize().unwrap();
+    let system: Arc<dyn BatchSystem> = Arc::new(Processes::new(path.clone(), "/bin/bash".into()));
+    let batch = Batch::open(config(&path, false), system, stop.clone()).unwrap();
+    let pod = pod(json!({"containers": [shell("main", "echo ran")]}));
+    let uid = uid_of(&pod);
+    assert!(batch.start(pod.clone()).now_or_never().is_none(), "it was begun and left");
+    // Asked again in the middle of it, as a node does, it is the same pod.
+    batch.start(pod).await.unwrap();
+    assert_eq!(words(&ended(&*batch, &uid).await), "main=exit:0");
+    assert_eq!(log(&*batch, &uid, "main", json!({})).await, "ran\n");
+    batch.delete(&uid, None).await.unwrap();
+    stop.cancel();
 }
 
 #[tokio::test]

@@ -223,7 +223,9 @@ async fn who_mistypes_what_is_to_be_closed_is_told_so() {
     for name in ["web", "client"] {
         world.says(&["resource", "create", "local", name, &description]).await;
     }
-    world.says(&["tag", "set", "workers", "--children", "default.local.web"]).await;
+    // An address holds no rules, also if it is called like a resource.
+    world.says(&["tag", "set", "default.local.printer", "--ip", "10.9.0.7"]).await;
+    world.says(&["tag", "set", "workers", "--children", "default.local.web,default.local.printer"]).await;
     world.says(&["rule", "add", "local", "web", "--ping", "default.local.client"]).await;
     let rules = async || world.says(&["rule", "get", "local", "web", "-o", "json"]).await;
     let before = rules().await;

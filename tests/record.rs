@@ -12,6 +12,7 @@ use tarbet_link::{Body, Caller, LinkError, Target};
 use tarbet_reach::audit;
 use tarbet_reach::client::{Client, RemoteSite};
 use tarbet_telemetry::RequestId;
+use tarbet_telemetry::codes::reach::{LINK_LOST, SITE_NOT_CONNECTED};
 use tarbet_testbed::product::{Gateway, Product};
 use tarbet_testbed::{Folder, effort, eventually, verified};
 use tokio::sync::mpsc;
@@ -57,8 +58,30 @@ async fn asks(site: &RemoteSite, id: RequestId) -> Result<(), LinkError> {
     site.call(request).await.map(drop)
 }
 
-fn is_unwritable(answer: &Result<(), LinkError>) -> bool {
-    matches!(answer, Err(LinkError::Denied(denial)) if denial.code == UNWRITABLE)
+/// A machine that stalls loses links, which come back: whoever asks again is answered.
+fn is_lost(error: &LinkError) -> bool {
+    match error {
+        LinkError::Denied(denial) => [LINK_LOST.id, SITE_NOT_CONNECTED.id].contains(&denial.code.as_str()),
+        other => {
+            !matches!(other, LinkError::Request(_) | LinkError::RequestBody(_) | LinkError::Unsupported(_))
+        }
+    }
+}
+
+/// Asks, each time anew, until a request is refused because it cannot be recorded. Gives those that were
+/// answered until then.
+async fn asks_until_refused(site: &RemoteSite) -> Vec<RequestId> {
+    let mut answered = Vec::new();
+    loop {
+        let id = RequestId::fresh();
+        match asks(site, id).await {
+            Ok(()) => answered.push(id),
+            Err(LinkError::Denied(denial)) if denial.code == UNWRITABLE => return answered,
+            Err(error) => assert!(is_lost(&error), "{error:?}"),
+        }
+        // The last page of the file still has room for some records.
+        assert!(answered.len() < 200, "a full disk takes no more requests");
+    }
 }
 
 /// What is on record, after the chain was found whole.
@@ -157,36 +180,25 @@ async fn what_cannot_be_recorded_is_refused_until_there_is_room() {
     let extra = ["--audit-file", site_log.to_str().unwrap()];
     let _agent = world.product.agent("paris", &world.token, &[&world.gateway], &extra).await.unwrap();
     let site = world.site();
-    let before = RequestId::fresh();
-    asks(&site, before).await.unwrap();
-    let mut answered = vec![before];
+    let taken = async |what: &str| {
+        let first = eventually(SOON, what, || async {
+            let id = RequestId::fresh();
+            asks(&site, id).await.map(|()| id)
+        });
+        first.await.unwrap()
+    };
+    let mut answered = vec![taken("a first request to be taken").await];
     for (place, disk) in [("gateway", &gateways), ("site", &sites)] {
         let filler = fill(disk.path());
-        // The last page of the file still has room for some records.
-        let mut refused = false;
-        for _ in 0..200 {
-            let id = RequestId::fresh();
-            match asks(&site, id).await {
-                Ok(()) => answered.push(id),
-                answer => {
-                    assert!(is_unwritable(&answer), "{answer:?}");
-                    refused = true;
-                    break;
-                }
-            }
-        }
-        assert!(refused, "a full disk of the {place} takes no more requests");
+        let refused = tokio::time::timeout(SOON, asks_until_refused(&site)).await;
+        answered.extend(refused.unwrap_or_else(|_| panic!("the {place} with a full disk refuses nothing")));
         let change = world.product.run(&world.gateway, &["site", "add", &format!("more-{place}")]).await;
         if place == "gateway" {
             let refusal = format!("{:#}", change.expect_err("nor changes"));
             assert!(refusal.contains(UNWRITABLE), "{refusal}");
         }
         std::fs::remove_file(filler).unwrap();
-        let again = eventually(SOON, "requests to be taken again", || async {
-            let id = RequestId::fresh();
-            asks(&site, id).await.map(|()| id)
-        });
-        answered.push(again.await.unwrap());
+        answered.push(taken("requests to be taken again").await);
     }
     all_are_recorded(&answered, &log, &site_log);
 }

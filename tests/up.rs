@@ -1,6 +1,6 @@
 //! `tarbet up` whole: what it starts, what `status`, `check` and `topology` say of it, what `down` leaves.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
@@ -60,14 +60,22 @@ impl Machine {
     }
 
     fn start_with(&self, extra: &[&str]) -> Process {
-        let program = Program::new(env!("CARGO_BIN_EXE_tarbet"))
-            .args(["up", "--config"])
-            .arg(&self.config)
-            .args(extra)
-            .env("TARBET_STATE", self.state())
-            .env("DOCKER_HOST", "")
-            .grace(Duration::from_secs(15));
-        Process::start(&self.folder, "up", program).unwrap()
+        self.begin(
+            Program::new(env!("CARGO_BIN_EXE_tarbet")).args(["up", "--config"]).arg(&self.config).args(extra),
+        )
+    }
+
+    /// As a container starts it again after a kill: what was left there names the very id that it has.
+    fn start_under_the_id_of(&self, left: &Path) -> Process {
+        let script = r#"sed "s/\"pid\": [0-9]*/\"pid\": $$/" "$1" > "$2"; shift 2; exec "$@""#;
+        let program = Program::new("sh").args(["-c", script, "sh"]).arg(left);
+        let program = program.arg(self.state().join("endpoint.json")).arg(env!("CARGO_BIN_EXE_tarbet"));
+        self.begin(program.args(["up", "--config"]).arg(&self.config))
+    }
+
+    fn begin(&self, program: Program) -> Process {
+        let program = program.env("TARBET_STATE", self.state()).env("DOCKER_HOST", "");
+        Process::start(&self.folder, "up", program.grace(Duration::from_secs(15))).unwrap()
     }
 
     pub(super) async fn run(&self, args: &[&str]) -> Output {
@@ -222,7 +230,7 @@ async fn pods_are_neither_taken_by_accident_nor_left_behind(machine: &Machine) {
     let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_tarbet"));
     command.args(["pods", "run", "--name", "interrupted", "none", "--", "sleep", "600"]);
     let command = command.env("TARBET_STATE", machine.state()).env("TARBET_CONFIG", &machine.config);
-    let mut child = command.stdin(Stdio::null()).kill_on_drop(true).spawn().unwrap();
+    let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
     eventually(SOON, "the pod to run", || async {
         let said = machine.say(&["pods", "list"]).await;
         let line = said.lines().find(|line| line.contains("interrupted")).unwrap_or_default().to_owned();
@@ -233,7 +241,9 @@ async fn pods_are_neither_taken_by_accident_nor_left_behind(machine: &Machine) {
     let pid = i32::try_from(child.id().unwrap()).unwrap();
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    assert_eq!(child.wait().await.unwrap().code(), Some(130));
+    let ended = child.wait_with_output().await.unwrap();
+    assert_eq!(ended.status.code(), Some(130));
+    assert!(text(&ended.stderr).contains("Interrupted: deleting interrupted"), "{}", text(&ended.stderr));
     assert!(!listed().await.contains("interrupted"));
 }
 
@@ -254,12 +264,21 @@ async fn down_leaves_what_another_role_made() {
     let kept = machine.say(&["down"]).await;
     assert!(kept.contains("stays") && store.exists(), "{kept}");
 
-    // Nor does a `tarbet up` that came later make it its own.
-    let mut up = machine.start();
-    machine.ready().await;
-    machine.say(&["down"]).await;
-    up.stop().await.unwrap();
-    assert!(store.exists());
+    // Nor does a `tarbet up` that came later make it its own, however often it comes; only its own things go.
+    for _ in 0..2 {
+        let mut up = machine.start();
+        machine.ready().await;
+        machine.say(&["pods", "run", "--detach", "none", "--", "sleep", "600"]).await;
+        let down = machine.say(&["down"]).await;
+        up.stop().await.unwrap();
+        assert!(down.contains("Removed 1 pod.") && down.contains("stays"), "{down}");
+        assert!(store.exists());
+        for own in ["here.token", "pods"] {
+            assert!(!machine.state().join(own).exists(), "{own} stays");
+        }
+    }
+    let kept = machine.say(&["down"]).await;
+    assert!(kept.contains("nothing of `tarbet up`") && store.exists(), "{kept}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -271,9 +290,11 @@ async fn state_that_is_kept_is_found_again() {
     })
     .await
     .unwrap();
+    let left = std::fs::read_to_string(machine.state().join("endpoint.json")).unwrap();
+    let left = machine.folder.write("left.json", &left).unwrap();
     machine.say(&["down", "--keep-state"]).await;
     first.stop().await.unwrap();
-    let mut second = machine.start();
+    let mut second = machine.start_under_the_id_of(&left);
     eventually(SOON, "the site of before", || async {
         text(&machine.run(&["site", "list"]).await.stdout).contains("lab")
     })

@@ -16,7 +16,7 @@ use tarbet_telemetry::problem::chain;
 use tarbet_telemetry::{Coded, Problem};
 use tokio_util::sync::CancellationToken;
 
-use super::endpoint::{Endpoint, is_running, is_ups, state_folder};
+use super::endpoint::{Endpoint, is_running, is_ups, of_up_alone, state_folder};
 use crate::config::Config;
 use crate::output::{Format, counted, note};
 use crate::roles::up::{networks, pods};
@@ -48,15 +48,17 @@ pub async fn run(args: DownArgs, config: Config, format: Format) -> Result<(), P
     if running.is_none() && !folder.exists() {
         return said(format, &["There is nothing to end or remove.".into()], "tarbet up");
     }
-    if running.is_none() && !is_ups(&folder) {
+    let whole = is_ups(&folder);
+    if running.is_none() && !whole && of_up_alone(&folder).is_empty() {
         // A store of another role by default, or the keys of sites that commands remember.
         let stays =
             format!("There is nothing of `tarbet up` here; {} is another's and stays.", folder.display());
         return said(format, &[stays], "tarbet up");
     }
-    let keep = args.keep_state || !is_ups(&folder);
     if args.plan {
-        return said(format, &plan(running.as_ref(), &folder, keep), "tarbet down");
+        let files =
+            (!args.keep_state).then(|| if whole { vec![folder.clone()] } else { of_up_alone(&folder) });
+        return said(format, &plan(running.as_ref(), &files.unwrap_or_default()), "tarbet down");
     }
     let mut done = Vec::new();
     if let Some(endpoint) = running {
@@ -72,19 +74,24 @@ pub async fn run(args: DownArgs, config: Config, format: Format) -> Result<(), P
         }
     }
     done.extend(remove_networks(&config, &folder).await?);
-    if !keep {
-        std::fs::remove_dir_all(&folder).map_err(|error| {
-            Problem::new(
-                &ground::INTERNAL,
-                format!("The state folder {} cannot be removed.", folder.display()),
-            )
+    if !args.keep_state && whole {
+        remove(&folder)?;
+        done.push(format!("Removed {}.", folder.display()));
+    } else if !args.keep_state {
+        of_up_alone(&folder).iter().try_for_each(|path| remove(path))?;
+        done.push(format!("What others keep in {} stays.", folder.display()));
+    }
+    said(format, &done, "tarbet up")
+}
+
+fn remove(path: &Path) -> Result<(), Problem> {
+    let removed = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+    removed.map_err(|error| {
+        Problem::new(&ground::INTERNAL, format!("{} cannot be removed.", path.display()))
             .at("tarbet down")
             .because(error.to_string())
             .advising("remove it yourself; nothing uses it any more")
-        })?;
-        done.push(format!("Removed {}.", folder.display()));
-    }
-    said(format, &done, "tarbet up")
+    })
 }
 
 fn said(format: Format, lines: &[String], next: &str) -> Result<(), Problem> {
@@ -94,15 +101,13 @@ fn said(format: Format, lines: &[String], next: &str) -> Result<(), Problem> {
     format.value(&json!({ "done": lines }))
 }
 
-fn plan(running: Option<&Endpoint>, folder: &Path, keep: bool) -> Vec<String> {
+fn plan(running: Option<&Endpoint>, files: &[PathBuf]) -> Vec<String> {
     let mut steps = Vec::new();
     if let Some(endpoint) = running {
         steps.push(format!("end process {}", endpoint.pid));
     }
     steps.push("remove pods that it runs, and what its local cloud made".into());
-    if !keep {
-        steps.push(format!("remove the folder {}", folder.display()));
-    }
+    steps.extend(files.iter().map(|path| format!("remove {}", path.display())));
     steps
 }
 

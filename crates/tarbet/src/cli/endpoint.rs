@@ -110,8 +110,12 @@ pub fn local_http(endpoint: Option<&Endpoint>, patience: Duration) -> reqwest::C
     client.build().unwrap_or_default()
 }
 
-/// Whether a process of this id is a `tarbet up`: ids are given out again.
+/// Whether a process of this id is another `tarbet up`: ids are given out again, in a container to the very
+/// process that asks.
 pub fn is_running(pid: u32) -> bool {
+    if pid == std::process::id() {
+        return false;
+    }
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = words.split(|byte| *byte == 0).map(String::from_utf8_lossy);
     let program = words.next().unwrap_or_default();
@@ -130,19 +134,43 @@ pub fn state_folder() -> PathBuf {
 
 /// The file by which a state folder is known as one that `tarbet up` made.
 const MADE_BY_UP: &str = "made-by-up";
+/// The file by which it is known as one that others used before.
+const SHARED_WITH_UP: &str = "shared-with-up";
+/// What only `tarbet up` puts there. The token of its site is issued anew where it is missing; the site's key
+/// stays where the store stays, because others remember it.
+const OF_UP_ALONE: [&str; 5] = [Endpoint::FILE, "here.token", "here.policy.yaml", "pods", "clouds"];
 
-/// Notes that `tarbet up` made this folder, unless another role had its store here before.
+/// Notes at the first start whose this folder is, once and for all: of `tarbet up`, unless another role had a
+/// store here before. Later nobody could tell, because `tarbet up` leaves its own things in either.
 pub fn mark_as_ups(folder: &Path) -> std::io::Result<()> {
-    let others = folder.join("tarbet.redb").exists() && !folder.join("here.token").exists();
-    if others {
+    if is_ups(folder) || folder.join(SHARED_WITH_UP).exists() {
         return Ok(());
     }
-    std::fs::write(folder.join(MADE_BY_UP), "`tarbet down` may remove this folder.\n")
+    let (mark, text) = if holds_store(folder)? {
+        (SHARED_WITH_UP, "`tarbet down` removes only what is `tarbet up`'s own.\n")
+    } else {
+        (MADE_BY_UP, "`tarbet down` may remove this folder.\n")
+    };
+    std::fs::write(folder.join(mark), text)
+}
+
+fn holds_store(folder: &Path) -> std::io::Result<bool> {
+    for entry in std::fs::read_dir(folder)? {
+        if Path::new(&entry?.file_name()).extension().is_some_and(|end| end == "redb") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Whether `tarbet up` made it, so that `tarbet down` may remove it.
 pub fn is_ups(folder: &Path) -> bool {
-    folder.join(MADE_BY_UP).exists()
+    folder.join(MADE_BY_UP).exists() && !folder.join(SHARED_WITH_UP).exists()
+}
+
+/// What is `tarbet up`'s own in a folder that it shares with others.
+pub fn of_up_alone(folder: &Path) -> Vec<PathBuf> {
+    OF_UP_ALONE.iter().map(|name| folder.join(name)).filter(|path| path.exists()).collect()
 }
 
 /// Makes a folder for tokens and keys: nobody else may look.
@@ -445,9 +473,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("tarbet.redb"), "").unwrap();
         mark_as_ups(folder.path()).unwrap();
+        assert!(!is_ups(folder.path()) && of_up_alone(folder.path()).is_empty());
+        // Also at the next start, when `tarbet up` has things of its own there.
+        let token = folder.path().join("here.token");
+        std::fs::write(&token, "").unwrap();
+        mark_as_ups(folder.path()).unwrap();
         assert!(!is_ups(folder.path()));
-        // One of a `tarbet up` that ran before it was marked.
-        std::fs::write(folder.path().join("here.token"), "").unwrap();
+        assert_eq!(of_up_alone(folder.path()), [token]);
+    }
+
+    #[test]
+    fn a_folder_of_its_own_stays_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        mark_as_ups(folder.path()).unwrap();
+        std::fs::write(folder.path().join("tarbet.redb"), "").unwrap();
         mark_as_ups(folder.path()).unwrap();
         assert!(is_ups(folder.path()));
     }

@@ -107,7 +107,7 @@ fn other_way(config: &Value, context: &str, site: &SiteName) -> Option<String> {
     let contexts = config["contexts"].as_array()?;
     let there = contexts.iter().find(|entry| entry["name"] == context)?;
     let cluster = there["context"]["cluster"].as_str().unwrap_or_default();
-    (cluster != ours(site)).then(|| cluster.to_owned())
+    (cluster != ours(context, site)).then(|| cluster.to_owned())
 }
 
 fn refuse_foreign(foreign: Option<&str>, context: &str, file: &Path, forced: bool) -> Result<(), Problem> {
@@ -119,9 +119,10 @@ fn refuse_foreign(foreign: Option<&str>, context: &str, file: &Path, forced: boo
         .advising("give --context NAME for another name, --kubeconfig FILE for another file, or --force"))
 }
 
-/// How cluster and user of a site are called in a kubeconfig.
-fn ours(site: &SiteName) -> String {
-    format!("tarbet-{site}")
+/// How cluster and user of a context are called in a kubeconfig. Each context has its own: two of one site may
+/// lead through different gateways.
+fn ours(context: &str, site: &SiteName) -> String {
+    if context == site.as_str() { format!("tarbet-{site}") } else { format!("tarbet-{site}@{context}") }
 }
 
 fn unusable(file: &Path, cause: &str) -> Problem {
@@ -150,7 +151,7 @@ fn write(file: &Path, config: &Value) -> Result<(), Problem> {
     written().map_err(|error| unusable(file, &error.to_string()))
 }
 
-/// Puts cluster, user and context named after the site into a kubeconfig; others stay as they are.
+/// Puts a context with its own cluster and user into a kubeconfig; others stay as they are.
 fn login(
     config: &mut Value,
     context: &str,
@@ -185,7 +186,7 @@ fn lead(
     cluster: &Value,
     user: &Value,
 ) -> Result<(), String> {
-    let name = ours(site);
+    let name = ours(context, site);
     config["apiVersion"] = "v1".into();
     config["kind"] = "Config".into();
     put(config, "clusters", json!({"name": name, "cluster": cluster}))?;
@@ -236,5 +237,20 @@ mod tests {
         assert_eq!(other_way(&config, "tarbet-lab", &lab), None);
         assert_eq!(config["contexts"].as_array().unwrap().len(), 2);
         assert!(other_way(&config, "tarbet-lab", &"barn".parse().unwrap()).is_some(), "another site's");
+    }
+
+    #[test]
+    fn contexts_of_one_site_lead_each_its_own_way() {
+        let (lab, mut config): (SiteName, _) = ("lab".parse().unwrap(), json!({}));
+        for (context, server) in [("lab", "https://one"), ("far", "https://two")] {
+            lead(&mut config, context, &lab, &json!({ "server": server }), &json!({})).unwrap();
+        }
+        let names = |list: &str| -> Vec<String> {
+            let entries = config[list].as_array().unwrap().iter();
+            entries.map(|entry| entry["name"].as_str().unwrap().to_owned()).collect()
+        };
+        assert_eq!(names("clusters"), ["tarbet-lab", "tarbet-lab@far"]);
+        assert_eq!(names("users"), names("clusters"));
+        assert_eq!(config["clusters"][0]["cluster"]["server"], "https://one");
     }
 }

@@ -37,16 +37,19 @@ pub const EXAMPLES: &str = "Examples:
 The endpoint is an interLink API server or a plugin: --interlink, INTERLINKURL with INTERLINKPORT,
 or http://127.0.0.1:3000.";
 
+/// The endpoint unless somebody names one.
+const USUAL_URL: &str = "http://127.0.0.1";
+const USUAL_PORT: &str = "3000";
 /// The namespace of pods that come from no cluster.
 const NAMESPACE: &str = "default";
 
 #[derive(Debug, Args)]
 pub struct PodsArgs {
     /// The endpoint: http://host:port, https://host:port or unix:///path
-    #[arg(long, global = true, env = "INTERLINKURL", default_value = "http://127.0.0.1", value_name = "URL")]
+    #[arg(long, global = true, env = "INTERLINKURL", default_value = USUAL_URL, value_name = "URL")]
     interlink: String,
     /// Its port, where the URL has none
-    #[arg(long, global = true, env = "INTERLINKPORT", default_value = "3000", value_name = "PORT")]
+    #[arg(long, global = true, env = "INTERLINKPORT", default_value = USUAL_PORT, value_name = "PORT")]
     port: String,
     /// A file with the token to show
     #[arg(long, global = true, env = "VKTOKENFILE", value_name = "FILE")]
@@ -123,6 +126,7 @@ enum PodsCommand {
 
 pub async fn run(args: PodsArgs, format: Format) -> Result<(), Problem> {
     let (interlink, plain) = endpoint(&args).await?;
+    let again = Again::of(&args);
     match args.command {
         PodsCommand::Run(run) if args.plan => {
             format.plan(&[format!("run the image `{}` with the command {:?}", run.image, run.command)])
@@ -134,7 +138,7 @@ pub async fn run(args: PodsArgs, format: Format) -> Result<(), Problem> {
                 found.name, found.uid
             )])
         }
-        PodsCommand::Run(run) => launch::start(&interlink, run, plain, format).await,
+        PodsCommand::Run(run) => launch::start(&interlink, run, plain, &again, format).await,
         PodsCommand::List => list(&interlink, format).await,
         PodsCommand::Logs { pod, container, follow, tail, timestamps } => {
             let found = find(&interlink, &pod).await?;
@@ -151,7 +155,7 @@ pub async fn run(args: PodsArgs, format: Format) -> Result<(), Problem> {
         }
         PodsCommand::Exec { pod, container, stdin, command } => {
             let found = find(&interlink, &pod).await?;
-            meant::must_run(&found, &container)?;
+            meant::must_run(&found, &container, &again)?;
             let namespace = found.namespace.clone();
             exec(
                 &interlink,
@@ -164,8 +168,32 @@ pub async fn run(args: PodsArgs, format: Format) -> Result<(), Problem> {
             delete(&interlink, &found).await?;
             let facts = json!({ "deleted": true, "uid": found.uid, "name": found.name });
             let text = format!("Deleted {} ({}).", found.name, found.uid);
-            format.done(&text, "tarbet pods list", &facts)
+            format.done(&text, &again.command("list"), &facts)
         }
+    }
+}
+
+/// Where the next command must look to find the same: the flags for it.
+#[derive(Debug, Default)]
+struct Again(String);
+
+impl Again {
+    fn of(args: &PodsArgs) -> Self {
+        if let Some(site) = &args.site {
+            return Self(format!(" --site {site}"));
+        }
+        let flag = |name: &str, said: &str, usual: &str| {
+            if said == usual { String::new() } else { format!(" --{name} {said}") }
+        };
+        Self(flag("interlink", &args.interlink, USUAL_URL) + &flag("port", &args.port, USUAL_PORT))
+    }
+
+    fn command(&self, words: &str) -> String {
+        format!("tarbet pods {words}{}", self.0)
+    }
+
+    fn deleting(&self, pod: &str) -> String {
+        self.command(&format!("delete {pod}"))
     }
 }
 
@@ -191,7 +219,7 @@ async fn endpoint(args: &PodsArgs) -> Result<(Interlink, bool), Problem> {
         return Ok((Interlink::new(endpoint, connect, args.interlink_token_file.clone()), false));
     }
     // Nobody said where: the API of `tarbet up` on this machine, if it is elsewhere than usual.
-    let unsaid = args.interlink == "http://127.0.0.1" && args.port == "3000";
+    let unsaid = args.interlink == USUAL_URL && args.port == USUAL_PORT;
     let up = unsaid.then(|| super::endpoint::Endpoint::read(&super::state_folder())).flatten();
     let plain = up.as_ref().and_then(|up| up.parts.get("pods")).is_some_and(|told| told.contains(PLAIN));
     let url = up.and_then(|up| up.interlink).unwrap_or_else(|| args.interlink.clone());
@@ -306,4 +334,32 @@ async fn delete(interlink: &Interlink, status: &PodStatus) -> Result<(), Problem
     pod.metadata.uid = Some(status.uid.clone());
     let peer = interlink.ping().await.map_err(told)?;
     interlink.delete(&pod, Duration::from_secs(30), &peer).await.map_err(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        pods: PodsArgs,
+    }
+
+    #[test]
+    fn the_next_command_looks_where_this_one_did() {
+        for (flags, next) in [
+            (&["--port", USUAL_PORT, "--interlink", USUAL_URL][..], "tarbet pods list"),
+            (&["--port", "4000", "--interlink", USUAL_URL], "tarbet pods list --port 4000"),
+            (
+                &["--port", USUAL_PORT, "--interlink", "unix:///run/il.sock"],
+                "tarbet pods list --interlink unix:///run/il.sock",
+            ),
+            (&["--site", "hpc"], "tarbet pods list --site hpc"),
+        ] {
+            let words = ["pods"].iter().chain(flags).chain(&["list"]);
+            let line = <Line as clap::Parser>::try_parse_from(words).unwrap();
+            assert_eq!(Again::of(&line.pods).command("list"), next);
+        }
+    }
 }

@@ -112,7 +112,7 @@ pub fn run(mut config: Config, args: JobsArgs) -> Result<(), Problem> {
     args.zap.apply(&mut config.log);
     let mut settings = merged(config.jobs.clone(), &args)?;
     let listeners = args.listen.choose(&config.observability, in_a_pod())?;
-    config.observability.listen = None;
+    config.observability.listen = listeners.chosen();
     Process::run("jobs", &config, listeners.metrics, Threads::One, |process| async move {
         name_remotes(&mut settings).await?;
         let source = source(settings.kubeconfig.as_deref())?;

@@ -48,8 +48,17 @@ impl Bind {
 pub struct Listeners {
     /// Metrics, and probes too.
     pub metrics: Option<SocketAddr>,
+    /// Whether nobody said where metrics are, so that another place will do as well.
+    pub usual: bool,
     /// Probes alone.
     pub probes: Option<SocketAddr>,
+}
+
+impl Listeners {
+    /// Where metrics are if somebody said so: there and nowhere else.
+    pub fn chosen(&self) -> Option<SocketAddr> {
+        self.metrics.filter(|_| !self.usual)
+    }
 }
 
 impl ListenArgs {
@@ -66,14 +75,20 @@ impl ListenArgs {
         }
         let probes = self.health_probe_bind_address.map(Bind::address);
         Ok(match (self.metrics_bind_address, setting.listen) {
-            (Some(told), _) => {
-                Listeners { metrics: told.address(), probes: probes.unwrap_or_else(|| usual(PROBES)) }
-            }
+            (Some(told), _) => Listeners {
+                metrics: told.address(),
+                usual: false,
+                probes: probes.unwrap_or_else(|| usual(PROBES)),
+            },
             // That listener has the probes as well.
-            (None, Some(listen)) => Listeners { metrics: Some(listen), probes: probes.flatten() },
-            (None, None) => {
-                Listeners { metrics: usual(METRICS), probes: probes.unwrap_or_else(|| usual(PROBES)) }
+            (None, Some(listen)) => {
+                Listeners { metrics: Some(listen), usual: false, probes: probes.flatten() }
             }
+            (None, None) => Listeners {
+                metrics: usual(METRICS),
+                usual: true,
+                probes: probes.unwrap_or_else(|| usual(PROBES)),
+            },
         })
     }
 }
@@ -128,23 +143,24 @@ mod tests {
     fn without_a_word_the_kubelet_reaches_both_in_a_pod_and_nobody_else_elsewhere() {
         let (none, nothing) = (flags(None, None), setting(None, false));
         let pod = none.choose(&nothing, true).unwrap();
-        assert_eq!(pod, Listeners { metrics: at("0.0.0.0:8080"), probes: at("0.0.0.0:8081") });
+        assert_eq!((pod.metrics, pod.probes), (at("0.0.0.0:8080"), at("0.0.0.0:8081")));
         let machine = none.choose(&nothing, false).unwrap();
-        assert_eq!(machine, Listeners { metrics: at("127.0.0.1:8080"), probes: at("127.0.0.1:8081") });
+        assert_eq!((machine.metrics, machine.probes), (at("127.0.0.1:8080"), at("127.0.0.1:8081")));
+        assert_eq!([pod.chosen(), machine.chosen()], [None, None]);
     }
 
     #[test]
     fn a_flag_wins_over_the_file_and_zero_is_off() {
         let file = setting(Some("127.0.0.1:7000"), false);
         let told = flags(Some(":8080"), None).choose(&file, true).unwrap();
-        assert_eq!(told, Listeners { metrics: at("0.0.0.0:8080"), probes: at("0.0.0.0:8081") });
+        assert_eq!((told.chosen(), told.probes), (at("0.0.0.0:8080"), at("0.0.0.0:8081")));
         let off = flags(Some("0"), Some("0")).choose(&file, true).unwrap();
-        assert_eq!(off, Listeners { metrics: None, probes: None });
+        assert_eq!((off.metrics, off.chosen(), off.probes), (None, None, None));
         // One listener with everything, unless another is asked for.
         let one = flags(None, None).choose(&file, true).unwrap();
-        assert_eq!(one, Listeners { metrics: at("127.0.0.1:7000"), probes: None });
+        assert_eq!((one.chosen(), one.probes), (at("127.0.0.1:7000"), None));
         let two = flags(None, Some(":8081")).choose(&file, true).unwrap();
-        assert_eq!(two, Listeners { metrics: at("127.0.0.1:7000"), probes: at("0.0.0.0:8081") });
+        assert_eq!((two.chosen(), two.probes), (at("127.0.0.1:7000"), at("0.0.0.0:8081")));
     }
 
     #[test]

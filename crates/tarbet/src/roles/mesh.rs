@@ -73,7 +73,7 @@ pub fn run(mut config: Config, args: MeshArgs) -> Result<(), Problem> {
     originals(&args)?;
     let settings = merged(config.mesh.clone(), &args)?;
     let listeners = args.bind.choose(&config.observability, in_a_pod())?;
-    config.observability.listen = None;
+    config.observability.listen = listeners.chosen();
     Process::run("mesh", &config, listeners.metrics, Threads::Cores, |process| async move {
         let client = connect(&source(settings.kubeconfig.as_deref())?).await?;
         let namespace = namespace(settings.namespace.clone());

@@ -96,7 +96,10 @@ impl Process {
             if let Some(address) = config.observability.listen {
                 process.observe(address, &config.observability).await?;
             } else if let Some(usual) = usual {
-                process.observe(usual_or_free(usual).await, &config.observability).await?;
+                // Beside a socket no address is used.
+                let socket = config.observability.socket.is_some();
+                let at = if socket { usual } else { usual_or_free(usual).await };
+                process.observe(at, &config.observability).await?;
             }
             build(process.clone()).await?;
             drop(starting);

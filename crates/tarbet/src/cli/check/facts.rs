@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use tarbet_reach::listen::Place;
 use tarbet_telemetry::Problem;
 
 use super::live::Live;
@@ -65,6 +66,8 @@ pub struct Facts {
     pub redis: Option<Result<Vec<&'static str>, String>>,
     /// Where something shall listen, by the name of the check, and whether it could.
     pub listeners: BTreeMap<&'static str, (String, bool)>,
+    /// Whether somebody said where probes and metrics are: they are nowhere else then.
+    pub observability_chosen: bool,
     pub programs: BTreeMap<&'static str, Option<PathBuf>>,
     pub docker: bool,
     pub kubeconfig: Option<PathBuf>,
@@ -127,6 +130,7 @@ pub fn gather(config: Result<&Config, &Problem>) -> Facts {
                 (name, (at, free))
             })
             .collect(),
+        observability_chosen: settings.is_some_and(|config| config.observability.listen.is_some()),
         programs: PROGRAMS.iter().map(|&program| (program, which(program))).collect(),
         docker: docker_answers(&docker_host),
         kubeconfig_mode: kubeconfig.as_ref().and_then(|path| mode(path)),
@@ -140,28 +144,36 @@ pub fn gather(config: Result<&Config, &Problem>) -> Facts {
     }
 }
 
-/// Where roles and `tarbet up` listen with these settings.
+/// The addresses at which roles and `tarbet up` listen with these settings. What is switched off, or a socket in
+/// the file system, has none.
 pub fn listeners(config: &Config) -> Vec<(&'static str, String)> {
     let (gateway, nets) = (&config.gateway, &config.nets);
+    let observability = &config.observability;
     let probes = |usual: u16| {
-        config.observability.listen.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, usual).into()).to_string()
+        let at = observability.listen.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, usual).into());
+        observability.socket.is_none().then(|| at.to_string())
     };
-    let at = |host: &str, port: u16| format!("{host}:{port}");
+    let tcp = |place: Place| match place {
+        Place::Tcp(at) => Some(at.to_string()),
+        Place::Socket(_) => None,
+    };
+    let at = |host: &str, port: u16| Some(format!("{host}:{port}"));
     let interlink = config.edge.interlink_port.parse().unwrap_or(0);
-    vec![
-        ("port.console", config.console.listen.to_string()),
+    let all = [
+        ("port.console", Some(config.console.listen.to_string())),
         ("port.observability", probes(7481)),
-        ("port.agents", gateway.agents.listen.to_string()),
+        ("port.agents", tcp(gateway.agents.place())),
         ("port.metrics", probes(8151)),
-        ("port.api", gateway.api.listen.to_string()),
-        ("port.kubernetes", gateway.kubernetes.listen.to_string()),
-        ("port.private", gateway.private.listen.to_string()),
+        ("port.api", tcp(gateway.api.place())),
+        ("port.kubernetes", tcp(gateway.kubernetes.place()).filter(|_| gateway.serve_kubernetes)),
+        ("port.private", tcp(gateway.private.place())),
         ("port.interlink", at("127.0.0.1", interlink)),
         ("port.nets", at(&nets.server.host, nets.server.port)),
         ("port.nets-grpc", at(&nets.server.host, nets.server.rpc_port)),
         ("port.tags", at(&nets.tag_service.host, nets.tag_service.port)),
         ("port.values", at(&nets.kv_store.host, nets.kv_store.port)),
-    ]
+    ];
+    all.into_iter().filter_map(|(name, at)| Some((name, at?))).collect()
 }
 
 /// What Redis with these settings may lose; nothing if the store is another.

@@ -144,6 +144,8 @@ pub struct Glide {
     how: Vec<(&'static str, String)>,
     pub plan: bool,
     detach: bool,
+    /// The orchestrator that was named, which the next command must be told, too.
+    named: Option<String>,
     http: reqwest::Client,
 }
 
@@ -167,6 +169,7 @@ impl Glide {
             how,
             plan: args.plan,
             detach: args.detach,
+            named: args.server.clone(),
             http: Trust::of(args).client(&server)?,
         })
     }
@@ -182,8 +185,18 @@ impl Glide {
             how: Vec::new(),
             plan: false,
             detach: false,
+            named: None,
             http: Trust::of_environment().client(&server)?,
         })
+    }
+
+    /// A command that finds the same orchestrator.
+    fn next(&self, words: &str) -> String {
+        again(words, "--server", self.named.as_deref())
+    }
+
+    fn picture(&self) -> String {
+        again("topology --nets", "--nets-server", self.named.as_deref())
     }
 
     /// One request; nothing is a body that is null.
@@ -250,7 +263,7 @@ impl Glide {
         let answer = tokio::select! {
             answer = work => answer?,
             () = signals.next() => {
-                note(&left_alone(begun.get()));
+                note(&self.left_alone(begun.get()));
                 end_with(INTERRUPTED)
             }
         };
@@ -260,17 +273,17 @@ impl Glide {
         let unneeded = lines(&answer["unneeded"]);
         match &answer {
             _ if !unneeded.is_empty() && self.format == Format::Table => {
-                let told: Vec<String> = unneeded.iter().map(|link| idle(link, "now")).collect();
+                let told: Vec<String> = unneeded.iter().map(|link| self.idle(link, "now")).collect();
                 self.format.text(&format!("{done}\n{}", told.join("\n")))
             }
             _ if !unneeded.is_empty() => self.format.value(&json!({ "done": true, "unneeded": unneeded })),
             Value::Object(fields) if fields.contains_key("name") && self.format == Format::Table => {
                 self.rows(&json!([answer]), &["name", "ip", "uri"], "")?;
-                self.format.text("Next: tarbet topology --nets")
+                self.format.text(&format!("Next: {}", self.picture()))
             }
             Value::Object(fields) if fields.contains_key("name") => self.format.value(&answer),
             _ if self.format == Format::Table => {
-                self.format.text(&format!("{done} Next: tarbet topology --nets"))
+                self.format.text(&format!("{done} Next: {}", self.picture()))
             }
             _ => self.format.value(&json!({ "done": true })),
         }
@@ -287,7 +300,7 @@ impl Glide {
         let digest = plan["digest"].as_str().unwrap_or_default();
         let mut calls = calls;
         for link in lines(&plan["unneeded"]) {
-            calls.push(format!("\n{}", idle(&link, "then")));
+            calls.push(format!("\n{}", self.idle(&link, "then")));
         }
         self.format.text(&format!(
             "{}\n\nTo make exactly these calls, repeat with --expect {digest}",
@@ -323,19 +336,28 @@ impl Glide {
         }
         self.format.rows(columns, columns, rows)
     }
-}
 
-/// What becomes of a change whose caller leaves: the orchestrator goes on with it.
-fn left_alone(operation: Option<&Value>) -> String {
-    match operation.and_then(|operation| operation["id"].as_str()) {
-        Some(id) => format!("The operation {id} goes on. Next: tarbet glide operation cancel {id}"),
-        None => "What was begun goes on. Next: tarbet glide operation list".into(),
+    /// What becomes of a change whose caller leaves: the orchestrator goes on with it.
+    fn left_alone(&self, operation: Option<&Value>) -> String {
+        match operation.and_then(|operation| operation["id"].as_str()) {
+            Some(id) => {
+                let cancel = self.next(&format!("glide operation cancel {id}"));
+                format!("The operation {id} goes on. Next: {cancel}")
+            }
+            None => format!("What was begun goes on. Next: {}", self.next("glide operation list")),
+        }
+    }
+
+    /// What nobody needs any more costs money all the same.
+    fn idle(&self, link: &str, when: &str) -> String {
+        let prune = self.next("glide prune");
+        format!("The connection {link} is needed by nothing {when}: `{prune}` removes it.")
     }
 }
 
-/// What nobody needs any more costs money all the same.
-fn idle(link: &str, when: &str) -> String {
-    format!("The connection {link} is needed by nothing {when}: `tarbet glide prune` removes it.")
+fn again(words: &str, flag: &str, server: Option<&str>) -> String {
+    let flag = server.map(|server| format!(" {flag} {server}")).unwrap_or_default();
+    format!("tarbet {words}{flag}")
 }
 
 pub fn lines(list: &Value) -> Vec<String> {
@@ -363,9 +385,16 @@ mod tests {
 
     #[test]
     fn who_leaves_is_told_what_goes_on() {
-        let told = left_alone(Some(&json!({ "id": "7f3a" })));
+        tarbet_identity::tls::install_default_provider();
+        let mut glide = Glide::reading(None).unwrap();
+        let told = glide.left_alone(Some(&json!({ "id": "7f3a" })));
         assert!(told.ends_with("tarbet glide operation cancel 7f3a"), "{told}");
-        assert!(left_alone(None).ends_with("tarbet glide operation list"));
+        assert!(glide.left_alone(None).ends_with("tarbet glide operation list"));
+        // Where the orchestrator was named, it must be named again.
+        glide.named = Some("http://10.0.0.1:8080".into());
+        assert!(glide.left_alone(None).ends_with("operation list --server http://10.0.0.1:8080"));
+        assert!(glide.idle("a-b", "now").contains("`tarbet glide prune --server http://10.0.0.1:8080`"));
+        assert_eq!(glide.picture(), "tarbet topology --nets --nets-server http://10.0.0.1:8080");
     }
 
     #[test]

@@ -105,28 +105,43 @@ pub async fn run(glide: &Glide, command: RuleCommand) -> Result<(), Problem> {
 /// The resources under a tag, by their paths.
 async fn members(glide: &Glide, tag: &str) -> Result<Vec<String>, Problem> {
     let found = glide.ask(Method::POST, &format!("/tags/{tag}/resolveMembers"), Value::Null).await?;
-    let names = found.as_array().into_iter().flatten().filter_map(|member| member["name"].as_str());
-    let path = |name: &str| {
-        let mut parts = name.splitn(3, '.');
-        let (namespace, cloud, name) = (parts.next()?, parts.next()?, parts.next()?);
-        Some(format!("/namespaces/{namespace}/clouds/{cloud}/resources/{name}"))
-    };
-    // What is no resource has no rules.
-    Ok(names.filter_map(path).collect())
+    Ok(found.as_array().into_iter().flatten().filter_map(holder).collect())
 }
 
-/// Refuses names that no rule has: whoever mistypes one would believe that a hole is closed.
+/// The path of a member; what the cloud does not call by a name, such as an address, has no rules.
+fn holder(member: &Value) -> Option<String> {
+    member["uri"].as_str().filter(|uri| !uri.is_empty())?;
+    let mut parts = member["name"].as_str()?.splitn(3, '.');
+    let (namespace, cloud, name) = (parts.next()?, parts.next()?, parts.next()?);
+    Some(format!("/namespaces/{namespace}/clouds/{cloud}/resources/{name}"))
+}
+
+/// Refuses names that no rule has: whoever mistypes one would believe that a hole is closed. A rule may be where
+/// nobody could be asked, and the orchestrator may remember one that its cloud has lost.
 async fn must_exist(glide: &Glide, holders: &[String], wanted: &[String]) -> Result<(), Problem> {
-    let mut there = BTreeSet::new();
+    let (mut there, mut unknown) = (BTreeSet::new(), None);
     for holder in holders {
-        let found = glide.ask(Method::GET, &format!("{holder}/rules"), Value::Null).await?;
-        let rules: Vec<Rule> = serde_json::from_value(found).unwrap_or_default();
-        there.extend(rules.into_iter().map(|rule| rule.name));
+        match glide.ask(Method::GET, &format!("{holder}/rules"), Value::Null).await {
+            Ok(found) => {
+                let rules: Vec<Rule> = serde_json::from_value(found).unwrap_or_default();
+                there.extend(rules.into_iter().map(|rule| rule.name));
+            }
+            Err(problem) if problem.row().http == 404 => unknown = Some(problem),
+            // The deletion says what is wrong, if it needs whoever is away.
+            Err(_) => return Ok(()),
+        }
     }
-    let absent: Vec<String> =
-        wanted.iter().filter(|name| !there.contains(*name)).map(|name| format!("`{name}`")).collect();
+    let mut absent = Vec::new();
+    for name in wanted.iter().filter(|name| !there.contains(*name)) {
+        if !is_remembered(glide, holders, name).await {
+            absent.push(format!("`{name}`"));
+        }
+    }
     if absent.is_empty() {
         return Ok(());
+    }
+    if let (Some(problem), [_]) = (unknown, holders) {
+        return Err(problem);
     }
     let message = format!("There is no rule {}; nothing was deleted.", absent.join(", "));
     let names = if there.is_empty() { "none".to_owned() } else { Vec::from_iter(there).join(", ") };
@@ -134,6 +149,21 @@ async fn must_exist(glide: &Glide, holders: &[String], wanted: &[String]) -> Res
         .at("permit lists of what was named")
         .because(format!("these are there: {names}"))
         .advising("`tarbet glide rule get CLOUD NAME` shows the rules of a resource"))
+}
+
+/// Whether a deletion of this rule would have anything to do at any of them, as far as they can be asked.
+async fn is_remembered(glide: &Glide, holders: &[String], name: &str) -> bool {
+    for holder in holders {
+        let plan = glide.ask(Method::POST, &format!("{holder}/deleteRules?plan=true"), json!([name])).await;
+        let there = match plan {
+            Ok(plan) => plan["calls"].as_array().is_some_and(|calls| !calls.is_empty()),
+            Err(problem) => problem.row().http != 404,
+        };
+        if there {
+            return true;
+        }
+    }
+    false
 }
 
 fn row(rule: &Rule) -> Value {
@@ -187,6 +217,19 @@ fn sshing(tag: &str) -> [Rule; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_a_cloud_has_holds_rules() {
+        let resource = json!({ "name": "default.local.web.1", "uri": "web", "ip": "10.0.0.4" });
+        assert_eq!(holder(&resource).as_deref(), Some("/namespaces/default/clouds/local/resources/web.1"));
+        for other in [
+            json!({ "name": "default.local.printer", "ip": "10.9.0.7" }),
+            json!({ "name": "default.local.printer", "uri": "", "ip": "10.9.0.7" }),
+            json!({ "ip": "10.9.0.0/16" }),
+        ] {
+            assert_eq!(holder(&other), None, "{other}");
+        }
+    }
 
     #[test]
     fn shorthands_are_the_originals() {

@@ -31,6 +31,7 @@ use crate::output::Format;
 pub const EXAMPLES: &str = "Examples:
   tarbet kube proxy lab &
   kubectl --context lab get pods
+  tarbet kube proxy lab --context lab-sealed                     beside a context of the same name
   tarbet kube proxy lab --caller-key issuer.key --caller ann     for rules that name callers
 
 Gateways carry what passes and cannot read it, also where a site takes nothing else (accept_plain: false).";
@@ -50,6 +51,9 @@ pub struct ProxyArgs {
     /// The kubeconfig to write into; KUBECONFIG or ~/.kube/config if absent
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+    /// What the context is called; as the site if absent
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
     /// Trust keys of the site that are not known on this machine yet
     #[arg(long)]
     trust_new_key: bool,
@@ -65,7 +69,7 @@ pub async fn run(args: ProxyArgs, format: Format) -> Result<(), Problem> {
     let keys = known_sites::must_have(&server, &args.site, args.trust_new_key, instead).await?;
     let file = args.kubeconfig.unwrap_or_else(default_kubeconfig);
     let mut config = read(&file)?;
-    let context = args.site.as_str();
+    let context = args.context.as_deref().unwrap_or(args.site.as_str());
     refuse_foreign(other_way(&config, context, &args.site).as_deref(), context, &file, args.force)?;
     let token = Token::generate(TokenKind::User)
         .map_err(|error| Problem::new(&ground::INTERNAL, "A token cannot be made.").because(chain(&error)))?;
@@ -80,8 +84,7 @@ pub async fn run(args: ProxyArgs, format: Format) -> Result<(), Problem> {
         .map_err(|cause| unusable(&file, &cause))?;
     write(&file, &config)?;
     format.text(&format!(
-        "The context `{}` is in {} and leads through {address}, sealed up to the agent. Ctrl-C ends it.",
-        args.site,
+        "The context `{context}` is in {} and leads through {address}, sealed up to the agent. Ctrl-C ends it.",
         file.display()
     ))?;
     port.run(|stream| {

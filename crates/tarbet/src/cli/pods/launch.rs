@@ -13,8 +13,8 @@ use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::{ground, pods};
 use tarbet_telemetry::supervisor::Signals;
 
-use super::{NAMESPACE, all, delete, log_request, print_log, told};
-use crate::output::{Format, INTERRUPTED, end_with, note};
+use super::{Again, NAMESPACE, all, delete, log_request, print_log, told};
+use crate::output::{self, Format, INTERRUPTED, end_with, note};
 
 /// How often a pod is looked at while somebody waits for it.
 const LOOK: Duration = Duration::from_millis(300);
@@ -63,14 +63,14 @@ fn quantity(text: &str) -> Result<String, String> {
 }
 
 /// One pod of a name: several could not be told apart later.
-fn must_be_new(there: &[PodStatus], name: &str) -> Result<(), Problem> {
+fn must_be_new(there: &[PodStatus], name: &str, again: &Again) -> Result<(), Problem> {
     let Some(pod) = there.iter().find(|pod| pod.namespace == NAMESPACE && pod.name == name) else {
         return Ok(());
     };
     Err(Problem::new(&pods::POD_INVALID, format!("There is a pod `{name}` already."))
         .at("tarbet command line")
         .because(format!("it has the UID {}", pod.uid))
-        .advising(format!("choose another --name, or remove it with `tarbet pods delete {name}`")))
+        .advising(format!("choose another --name, or remove it with `{}`", again.deleting(name))))
 }
 
 /// Plain processes have no image whose own command could be run.
@@ -88,6 +88,7 @@ pub(super) async fn start(
     interlink: &Interlink,
     args: RunArgs,
     plain: bool,
+    again: &Again,
     format: Format,
 ) -> Result<(), Problem> {
     let pairs = |pairs: &[String], what: &str| {
@@ -108,7 +109,7 @@ pub(super) async fn start(
     }
     let peer = interlink.ping().await.map_err(told)?;
     if let Some(name) = args.name.as_deref().filter(|_| peer.extensions.list) {
-        must_be_new(&all(interlink).await?, name)?;
+        must_be_new(&all(interlink).await?, name, again)?;
     }
     let uid = uuid::Uuid::new_v4().to_string();
     let name = args.name.unwrap_or_else(|| format!("pod-{}", &uid[..8]));
@@ -142,7 +143,7 @@ pub(super) async fn start(
         interlink.create(&create, &containers, &peer).await.map_err(told)?;
         let text = format!("Started: uid {}, name {}.", status.uid, status.name);
         let facts = json!({ "uid": status.uid, "name": status.name });
-        return format.done(&text, &format!("tarbet pods logs {} --follow", status.name), &facts);
+        return format.done(&text, &again.command(&format!("logs {} --follow", status.name)), &facts);
     }
     let signals = Signals::listen().map_err(|error| {
         Problem::new(&ground::INTERNAL, "The command cannot listen for signals.").because(error.to_string())
@@ -157,7 +158,14 @@ pub(super) async fn start(
     };
     let end = tokio::select! {
         end = ran => end?,
-        () = signals.next() => return interrupted(interlink, &status, args.keep).await,
+        () = signals.clone().next() => {
+            if args.keep {
+                note(&format!("The pod {} goes on. Next: {}", status.name, again.deleting(&status.uid)));
+            } else {
+                abandon(interlink, &status, signals, again).await;
+            }
+            end_with(INTERRUPTED)
+        }
     };
     if !args.keep {
         delete(interlink, &status).await?;
@@ -168,15 +176,20 @@ pub(super) async fn start(
     }
 }
 
-/// Nothing goes on that nobody sees: the pod is removed as at its end, or it is said that it stays.
-async fn interrupted(interlink: &Interlink, pod: &PodStatus, keep: bool) -> Result<(), Problem> {
-    if keep {
-        note(&format!("The pod {} goes on. Next: tarbet pods delete {0}", pod.name));
+/// Nothing goes on that nobody sees: the pod is removed as at its end. Whoever does not wait for that, or waits
+/// in vain, is told how it is removed.
+async fn abandon(interlink: &Interlink, pod: &PodStatus, signals: Signals, again: &Again) {
+    note(&format!("Interrupted: deleting {}…", pod.name));
+    let deleted = tokio::select! {
+        deleted = delete(interlink, pod) => deleted.map_err(|problem| output::problem(&problem)).is_ok(),
+        () = signals.next() => false,
+    };
+    if deleted {
+        note(&format!("The pod {} was deleted.", pod.name));
     } else {
-        delete(interlink, pod).await?;
-        note(&format!("Interrupted: the pod {} was deleted.", pod.name));
+        let (name, uid) = (&pod.name, &pod.uid);
+        note(&format!("The pod {name} ({uid}) may go on. Next: {}", again.deleting(uid)));
     }
-    end_with(INTERRUPTED)
 }
 
 /// Words of a command that are meant as they were typed. Our plugins replace `$(NAME)` in them, as
@@ -251,8 +264,9 @@ mod tests {
             namespace: namespace.into(),
             ..Default::default()
         };
-        must_be_new(&[pod("of-a-cluster")], "ticker").unwrap();
-        let refused = must_be_new(&[pod(NAMESPACE)], "ticker").unwrap_err();
+        let again = Again::default();
+        must_be_new(&[pod("of-a-cluster")], "ticker", &again).unwrap();
+        let refused = must_be_new(&[pod(NAMESPACE)], "ticker", &again).unwrap_err();
         assert!(refused.cause.contains("0b1c99a8"), "{refused:?}");
     }
 }

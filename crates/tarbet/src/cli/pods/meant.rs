@@ -4,6 +4,8 @@ use tarbet_pods::wire::PodStatus;
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::{ground, pods};
 
+use super::Again;
+
 /// Fewer digits of a UID mean a pod by accident: a variable that is not set, a slip of the hand.
 const FEWEST: usize = 4;
 
@@ -41,14 +43,14 @@ fn several_meant<'a>(found: impl Iterator<Item = &'a PodStatus>, wanted: &str) -
 }
 
 /// Refuses a container that has ended: nothing can be run in it any more. The first if none is named.
-pub(super) fn must_run(pod: &PodStatus, container: &str) -> Result<(), Problem> {
+pub(super) fn must_run(pod: &PodStatus, container: &str, again: &Again) -> Result<(), Problem> {
     let named = |name: &str| container.is_empty() || name == container;
     let Some(found) = pod.containers.iter().find(|found| named(&found.name)) else { return Ok(()) };
     let Some(end) = found.state.as_ref().and_then(|state| state.terminated.as_ref()) else { return Ok(()) };
     let ended = format!("`{}` of {} has ended with code {}.", found.name, pod.name, end.exit_code);
     Err(Problem::new(&pods::CONTAINER_UNKNOWN, ended)
         .because("a command runs only beside one that still runs")
-        .advising(format!("tarbet pods logs {}", pod.name)))
+        .advising(again.command(&format!("logs {}", pod.name))))
 }
 
 #[cfg(test)]
@@ -89,9 +91,10 @@ mod tests {
             let container = json!({"name": "main", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state});
             PodStatus { containers: vec![serde_json::from_value(container).unwrap()], ..pod("p", "u") }
         };
-        let refused = must_run(&with(json!({"terminated": {"exitCode": 3}})), "").unwrap_err();
+        let run = |state, container: &str| must_run(&with(state), container, &Again::default());
+        let refused = run(json!({"terminated": {"exitCode": 3}}), "").unwrap_err();
         assert!(refused.message.contains("ended with code 3"), "{refused:?}");
-        must_run(&with(json!({"running": {}})), "main").unwrap();
-        must_run(&with(json!({"terminated": {"exitCode": 3}})), "other").unwrap();
+        run(json!({"running": {}}), "main").unwrap();
+        run(json!({"terminated": {"exitCode": 3}}), "other").unwrap();
     }
 }

@@ -39,10 +39,13 @@ enum Network {
 }
 
 impl ProbeArgs {
-    /// Lays the flags under what is configured.
+    /// Lays the flags over what is written elsewhere; --observability-listen is a flag, too, and our own.
     pub fn lay_over(&self, settings: &mut Observability) -> Result<(), Problem> {
-        settings.listen = settings.listen.or(self.address()?);
-        if self.observability_cert_file.is_some() && settings.tls.is_none() {
+        if let (Some(address), false) = (self.address()?, settings.listen_by_flag) {
+            settings.listen = Some(address);
+            settings.socket = None;
+        }
+        if self.observability_cert_file.is_some() {
             let (cert_file, key_file) =
                 (self.observability_cert_file.clone(), self.observability_key_file.clone());
             settings.tls = Some(TlsFiles { cert_file, key_file, ..TlsFiles::default() });
@@ -111,6 +114,39 @@ mod tests {
         for (network, text) in [(None, "8080"), (None, ":x"), (Some(Network::Tcp6), "127.0.0.1:81")] {
             assert!(read(network, Some(text)).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let mut args = ProbeArgs {
+            observability_listen_network: None,
+            observability_listen_address: Some("127.0.0.1:81".into()),
+            observability_cert_file: Some("flag.crt".into()),
+            observability_key_file: Some("flag.key".into()),
+        };
+        let file = || Observability {
+            listen: "127.0.0.1:7000".parse().ok(),
+            socket: Some("/run/observe.sock".into()),
+            tls: Some(TlsFiles { authority_folder: Some("own".into()), ..TlsFiles::default() }),
+            ..Observability::default()
+        };
+        let mut settings = file();
+        args.lay_over(&mut settings).unwrap();
+        assert_eq!(settings.listen, "127.0.0.1:81".parse().ok());
+        assert_eq!(settings.socket, None);
+        let tls = settings.tls.unwrap();
+        assert_eq!((tls.cert_file, tls.authority_folder), (Some("flag.crt".into()), None));
+
+        // Our own flag has put its address there.
+        let mut ours = Observability { listen_by_flag: true, ..file() };
+        args.lay_over(&mut ours).unwrap();
+        assert_eq!(ours.listen, "127.0.0.1:7000".parse().ok());
+
+        (args.observability_listen_address, args.observability_cert_file) = (None, None);
+        let mut settings = file();
+        args.lay_over(&mut settings).unwrap();
+        assert!(settings.listen == file().listen && settings.socket.is_some());
+        assert!(settings.tls.unwrap().authority_folder.is_some());
     }
 
     #[test]

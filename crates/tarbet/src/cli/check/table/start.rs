@@ -44,9 +44,9 @@ pub(super) fn checks() -> Vec<Check> {
         check("config.gateway-tls", "whether tokens travel over encrypted listeners", "set the tls of each that is named, or put a TLS proxy before it and listen on loopback", |f| if f.gateway_public.is_empty() { aside("the gateway listens on loopback") } else { must(f.gateway_plain.is_empty(), "encrypted", format!("tokens would travel in the clear to {}", f.gateway_plain.join(", "))) }),
         check("config.audit", "whether a record of requests is kept", "set gateway.audit.file", |f| should(f.audit, "kept", "no record is kept")),
         check("port.console", "where the console listens", "end what listens there (`ss -ltnp`), or set console.listen", |f| port(f, "port.console")),
-        check("port.observability", "where `tarbet up` has its probes and metrics", "end what listens there (`ss -ltnp`), or set observability.listen", |f| port(f, "port.observability")),
+        check("port.observability", "where `tarbet up` has its probes and metrics", "nothing to do unless observability.listen names it; then end what listens there (`ss -ltnp`), or name another", |f| probes(f, "port.observability")),
         check("port.agents", "where agents dial in", "end what listens there (`ss -ltnp`), or set gateway.agents.listen", |f| port(f, "port.agents")),
-        check("port.metrics", "where a gateway has its probes and metrics", "end what listens there (`ss -ltnp`), or give --observability-listen", |f| port(f, "port.metrics")),
+        check("port.metrics", "where a gateway has its probes and metrics", "nothing to do unless observability.listen names it; then end what listens there (`ss -ltnp`), or name another", |f| probes(f, "port.metrics")),
         check("port.api", "where the gateway's API listens", "end what listens there (`ss -ltnp`), or set gateway.api.listen", |f| port(f, "port.api")),
         check("port.kubernetes", "where kubectl comes in", "end what listens there (`ss -ltnp`), or set gateway.kubernetes.listen", |f| port(f, "port.kubernetes")),
         check("port.private", "where other gateways come in", "end what listens there (`ss -ltnp`), or set gateway.private.listen", |f| port(f, "port.private")),
@@ -133,6 +133,11 @@ fn spare(facts: &Facts, name: &str) -> Finding {
         Finding::Wrong(text) => warning(text),
         other => other,
     }
+}
+
+/// The address of probes and metrics, for which every role takes another unless somebody chose it.
+fn probes(facts: &Facts, name: &str) -> Finding {
+    if facts.observability_chosen { port(facts, name) } else { spare(facts, name) }
 }
 
 /// A program that only root's networks, or some pods, need.

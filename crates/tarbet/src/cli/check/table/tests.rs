@@ -211,3 +211,28 @@ fn the_addresses_that_are_configured_are_looked_at() {
     let console = found.iter().find(|(check, _)| check.name == "port.console").unwrap();
     assert!(matches!(&console.1, Finding::Wrong(text) if text.contains(at.as_str())), "{:?}", console.1);
 }
+
+#[test]
+fn the_address_of_probes_matters_only_if_somebody_chose_it() {
+    for name in ["port.observability", "port.metrics"] {
+        let check = CHECKS.iter().find(|check| check.name == name).unwrap();
+        let mut facts = healthy();
+        take(&mut facts, name);
+        assert!(matches!((check.judge)(&facts), Finding::Warning(_)), "{name}");
+        facts.observability_chosen = true;
+        assert!(matches!((check.judge)(&facts), Finding::Wrong(_)), "{name}");
+    }
+}
+
+#[test]
+fn what_has_no_address_is_not_looked_at() {
+    let mut config = Config::default();
+    config.observability.socket = Some("/run/observe.sock".into());
+    config.gateway.api.socket = Some("/run/api.sock".into());
+    config.gateway.serve_kubernetes = false;
+    let looked: Vec<&str> = listeners(&config).into_iter().map(|(name, _)| name).collect();
+    for none in ["port.observability", "port.metrics", "port.api", "port.kubernetes"] {
+        assert!(!looked.contains(&none), "{none}");
+    }
+    assert!(looked.contains(&"port.agents") && looked.contains(&"port.private"));
+}

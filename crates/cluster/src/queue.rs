@@ -100,7 +100,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
         T: Future<Output = Outcome> + Send + 'static,
     {
         let mut taken = Taken { queue: self, keys: HashMap::new() };
-        // Goes before the keys do, so that one is in line only when nobody is at it any more.
+        // Told to end before the keys are in line again.
         let mut tasks = JoinSet::new();
         loop {
             let next_due = {
@@ -161,6 +161,8 @@ impl<K: Clone + Eq + Hash> Drop for Taken<'_, K> {
             state.dirty.remove(&key);
             state.add(key);
         }
+        drop(state);
+        self.queue.wake.notify_one();
     }
 }
 

@@ -57,6 +57,8 @@ pub use request::{Request, Target};
 /// How soon a cloud that could not be told its flags is told again, and how slowly at last.
 const FLAGS_AGAIN: Duration = Duration::from_millis(500);
 const FLAGS_AGAIN_MAX: Duration = Duration::from_secs(30);
+/// How long a change waits to learn which connections it leaves unneeded.
+const TOLD_WITHIN: Duration = Duration::from_secs(2);
 
 /// An operation that is written down and under way.
 struct Begun {
@@ -207,10 +209,14 @@ impl Orchestrator {
         }
         self.0.metrics.operations.inc();
         // Only told, so a cloud that does not tell its networks just now keeps nothing back.
-        let unneeded = self.0.freed_by(&calls).await.unwrap_or_else(|error| {
-            tracing::warn!(error = %tarbet_telemetry::problem::chain(&error), "It is not known which connections this leaves unneeded.");
-            Vec::new()
-        });
+        let unneeded = match tokio::time::timeout(TOLD_WITHIN, self.0.freed_by(&calls)).await {
+            Ok(Ok(unneeded)) => unneeded,
+            Ok(Err(error)) => {
+                tracing::warn!(error = %tarbet_telemetry::problem::chain(&error), "It is not known which connections this leaves unneeded.");
+                Vec::new()
+            }
+            Err(_) => Vec::new(),
+        };
         let (inner, title) = (Arc::clone(&self.0), request.title());
         let (tell, told) = oneshot::channel();
         // What is written down must be run, also if the caller leaves while it is being written.
@@ -245,7 +251,10 @@ impl Orchestrator {
         self.0.owed.begin_anew();
         let all = self.0.operations.list().await?;
         let cut_off: Vec<Operation> =
-            all.into_iter().filter(|operation| operation.state == State::Running).collect();
+            // Those that were asked for since this process leads are under way.
+            all.into_iter()
+                .filter(|it| it.state == State::Running && !self.0.operations.runs(it.id))
+                .collect();
         let count = cut_off.len();
         // Each waits for its own turn at the resources it touches.
         for operation in cut_off.into_iter().rev() {

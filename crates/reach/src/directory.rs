@@ -231,7 +231,7 @@ impl Directory {
         if self.site_numbered(site.id).await?.as_ref() == Some(name) {
             last.push(self.numbers.delete_op(&site.id.to_string()));
         }
-        self.remove(its.map(|(id, _)| id), last).await.map_err(failed)
+        self.remove(its.map(|(id, _)| id), &last).await.map_err(failed)
     }
 
     /// One more token for a site's agents.
@@ -347,8 +347,8 @@ impl Directory {
             return Err(DirectoryError::Missing(format!("the user `{name}`")));
         }
         let tokens = self.tokens(name, TokenKind::User).await?;
-        let last = vec![self.principals.delete_op(&name.to_owned())];
-        self.remove(tokens.iter().map(TokenRecord::id), last).await.map_err(failed)
+        let last = [self.principals.delete_op(&name.to_owned())];
+        self.remove(tokens.iter().map(TokenRecord::id), &last).await.map_err(failed)
     }
 
     /// Who presents this user token, and until when it is good.
@@ -385,10 +385,10 @@ impl Directory {
     async fn remove(
         &self,
         tokens: impl Iterator<Item = String>,
-        owner: Vec<Operation>,
+        owner: &[Operation],
     ) -> Result<(), tarbet_store::Error> {
-        let all: Vec<Operation> = tokens.map(|id| self.tokens.delete_op(&id)).chain(owner).collect();
-        for some in all.chunks(OPERATIONS_MAX) {
+        let tokens: Vec<Operation> = tokens.map(|id| self.tokens.delete_op(&id)).collect();
+        for some in tokens.chunks(OPERATIONS_MAX).chain([owner]) {
             self.store.commit(some.iter().cloned().fold(Commit::new(), Commit::with)).await?;
         }
         Ok(())

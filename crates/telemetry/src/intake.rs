@@ -26,16 +26,17 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// What one listener grants to all who connect.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// How long a head may take, and a connection may be kept without a request.
+    /// How long a head may take, and a connection of HTTP/1 may be kept without a request.
     pub head: Duration,
     /// How many connections are held; further ones are closed.
     pub connections: usize,
 }
 
 impl Default for Limits {
-    /// Half a minute, and a thousand.
+    /// Two minutes, because clients keep a connection for a minute and a half and must not meet its end; and a
+    /// thousand.
     fn default() -> Self {
-        Self { head: Duration::from_secs(30), connections: 1024 }
+        Self { head: Duration::from_mins(2), connections: 1024 }
     }
 }
 
@@ -51,7 +52,10 @@ pub async fn serve<L: Listener>(mut listener: L, router: Router, limits: Limits,
         if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
             tasks.spawn(connection(stream, place, router.clone(), limits.head, stop.clone()));
         } else {
-            tracing::debug!("A connection was closed: there are as many as may be.");
+            tracing::warn!(
+                most = limits.connections,
+                "A connection was closed: there are as many as may be."
+            );
         }
     }
     drop(listener);
@@ -87,7 +91,7 @@ async fn connection<S>(
 }
 
 /// A stream whose first words have to come in time: before them there is no head that could be late.
-struct Prompt<S> {
+pub struct Prompt<S> {
     stream: S,
     /// Absent once it is known what is spoken.
     patience: Option<Pin<Box<Sleep>>>,
@@ -95,7 +99,8 @@ struct Prompt<S> {
 }
 
 impl<S> Prompt<S> {
-    fn new(stream: S, patience: Duration) -> Self {
+    /// Waits so long for them.
+    pub fn new(stream: S, patience: Duration) -> Self {
         Self { stream, patience: Some(Box::pin(tokio::time::sleep(patience))), heard: 0 }
     }
 }

@@ -27,7 +27,7 @@ struct Made {
 impl Inner {
     /// Makes what is left of an operation for as long as this process leads.
     pub(super) async fn carry_out(self: Arc<Self>, mut operation: Operation) -> Result<Operation, Error> {
-        let tenure = self.lead.tenure()?;
+        let tenure = self.lead.tenure().inspect_err(|_| self.operations.ended(operation.id))?;
         let outcome = tokio::select! {
             biased;
             // Cut off between two words, as by a crash: whoever leads now goes on with it.

@@ -401,6 +401,11 @@ impl Operations {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
     }
 
+    /// Whether this process is at it.
+    pub(super) fn runs(&self, id: Uuid) -> bool {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&id)
+    }
+
     /// Asks a running operation to stop before its next call. False if it does not run here.
     pub(super) fn cancel(&self, id: Uuid) -> bool {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);

@@ -40,7 +40,8 @@ pub enum NotProven {
     Used,
     /// It may have been used before this process remembered any.
     #[error(
-        "the caller's token was made before this agent started, and this request changes something; send it again"
+        "the caller's token was made before this agent started, and this request changes something; make another \
+         token and send the request again"
     )]
     Early,
     /// Too many are remembered.

@@ -21,6 +21,8 @@ use tokio_util::sync::CancellationToken;
 use super::chain::{self, Entry, Event, Head, Joined};
 use super::tape::Tape;
 
+/// How long a disk may take for what lies before it; then it is as good as broken.
+const PATIENCE: Duration = Duration::from_secs(15);
 /// The least time between two syncs: one sync serves all records of the time between.
 const BATCH: Duration = Duration::from_millis(100);
 /// Enough of the end of a file to hold its last record.
@@ -151,6 +153,15 @@ impl AuditLog {
     /// it. What it tells of must not happen before.
     pub async fn written(&self, seq: u64) -> Result<(), Problem> {
         let Some(inner) = &self.0 else { return Ok(()) };
+        tokio::time::timeout(PATIENCE, self.write_up_to(inner, seq)).await.unwrap_or_else(|_| {
+            tracing::error!("The audit log takes no record in time.");
+            // Until the disk answers, and what waits is written.
+            inner.failing.store(true, Ordering::Relaxed);
+            Err(unwritable())
+        })
+    }
+
+    async fn write_up_to(&self, inner: &Arc<Inner>, seq: u64) -> Result<(), Problem> {
         let mut tape = Arc::clone(&inner.tape).lock_owned().await;
         if tape.head().seq >= seq {
             return Ok(());
@@ -232,18 +243,31 @@ impl Writer {
 
     async fn flush(self, health: &Part) -> Self {
         let inner = Arc::clone(&self.inner);
-        let mut tape = Arc::clone(&inner.tape).lock_owned().await;
-        let written = tokio::task::spawn_blocking(move || {
-            let result = self.inner.put(&mut tape).and_then(|()| {
-                let head = tape.head();
-                // Records go on being written meanwhile.
-                drop(tape);
-                self.file.sync_data()?;
-                write_head(&self.path, head)
-            });
-            (self, result)
-        });
-        match written.await {
+        let file = self.path.clone();
+        let written = async {
+            let mut tape = Arc::clone(&inner.tape).lock_owned().await;
+            tokio::task::spawn_blocking(move || {
+                let result = self.inner.put(&mut tape).and_then(|()| {
+                    let head = tape.head();
+                    // Records go on being written meanwhile.
+                    drop(tape);
+                    self.file.sync_data()?;
+                    write_head(&self.path, head)
+                });
+                (self, result)
+            })
+            .await
+        };
+        let mut written = std::pin::pin!(written);
+        let in_time = tokio::time::timeout(PATIENCE, written.as_mut()).await;
+        if in_time.is_err() {
+            health.failing(format!("the audit log {} takes no record in time", file.display()));
+        }
+        let written = match in_time {
+            Ok(written) => written,
+            Err(_) => written.await,
+        };
+        match written {
             Ok((this, result)) => {
                 inner.failing.store(result.is_err(), Ordering::Relaxed);
                 match result {

@@ -15,6 +15,7 @@ use hyper_util::server::conn::auto;
 use jiff::Timestamp;
 use tarbet_link::{Body, ByteStream, Duplex, Target, Upgraded, relay};
 use tarbet_telemetry::codes::reach;
+use tarbet_telemetry::intake::Prompt;
 use tarbet_telemetry::{Coded, Problem, RequestId, request};
 use tokio::time::Instant;
 
@@ -52,7 +53,8 @@ pub(super) async fn serve(hub: Arc<Hub>, stream: ByteStream, peer: Origin) {
         let (hub, vouched) = (Arc::clone(&hub), vouched.clone());
         async move { Ok::<_, Infallible>(answer(&hub, request, vouched.as_ref()).await) }
     });
-    let connection = server.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    let connection =
+        server.serve_connection_with_upgrades(TokioIo::new(Prompt::new(stream, HEADER_TIMEOUT)), service);
     if let Err(error) = until_leaving(connection, &leaving).await {
         tracing::debug!(%peer, %error, "A Kubernetes client's connection ended early.");
     }

@@ -65,6 +65,12 @@ struct Away {
     is_back: bool,
 }
 
+/// A process whose connection broke: what was noted of it, and when that was.
+struct Lost {
+    row: Connected,
+    at: Instant,
+}
+
 /// The processes that are connected to any gateway. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Tracker {
@@ -78,8 +84,8 @@ pub(super) struct Tracker {
     noted: Arc<Mutex<BTreeSet<i64>>>,
     /// Which of them sits at which connection.
     seats: Arc<Mutex<Seats>>,
-    /// What was noted of those who lost theirs.
-    lost: Arc<Mutex<HashMap<(i64, i64), Connected>>>,
+    /// Those who lost theirs.
+    lost: Arc<Mutex<HashMap<(i64, i64), Lost>>>,
     /// Held while a note of one of them is made or taken back.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
@@ -117,7 +123,7 @@ impl Tracker {
             self.remove(gone.agent, gone.project, gone.pod).await?;
         }
         let before = self.table.get(&key(agent.id, pod)).await.map_err(|error| failed(&error))?;
-        let lost = locked(&self.lost).remove(&(agent.id, pod));
+        let lost = locked(&self.lost).remove(&(agent.id, pod)).map(|lost| lost.row);
         let before = before.map(|before| before.value).or(known).or(lost);
         let KubernetesVersion { major, minor, git_version, platform } =
             meta.kubernetes_version.unwrap_or_default();

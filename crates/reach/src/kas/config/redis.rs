@@ -38,15 +38,17 @@ pub struct RedisConfig {
     pub(super) idle_timeout: Option<IgnoredAny>,
 }
 
-/// What the store may be told to wait.
-const PATIENCE: [Duration; 2] = [Duration::from_millis(100), Duration::from_mins(5)];
+/// What the store may be told to wait. Gateways that are silent for twelve seconds are taken for dead by the others,
+/// so a call must be over before that.
+const PATIENCE: [Duration; 2] = [Duration::from_millis(300), Duration::from_secs(9)];
 
 impl RedisConfig {
     /// How long a call to the store may take in all: each attempt to connect or to be answered has a third of
     /// it, which is what the slowest of the timeouts asks for.
     pub(super) fn patience(&self) -> Option<Duration> {
         let asked = [self.dial_timeout, self.read_timeout, self.write_timeout];
-        let slowest = asked.into_iter().flatten().map(Span::get).max()?;
+        // Nothing stands for the usual time.
+        let slowest = asked.into_iter().flatten().map(Span::get).filter(|span| !span.is_zero()).max()?;
         let [least, most] = PATIENCE;
         Some(slowest.saturating_mul(3).clamp(least, most))
     }

@@ -335,7 +335,13 @@ impl Link {
             return false;
         }
         let mut guests = locked(&self.guests);
-        guests.retain(|known| !refused.iter().any(|gone| gone.matches(known.token.expose())));
+        let is_refused = |guest: &mut Guest| refused.iter().any(|gone| gone.matches(guest.token.expose()));
+        let gone: Vec<Guest> = guests.extract_if(.., is_refused).collect();
+        for Guest { agent, .. } in gone {
+            if !guests.iter().any(|known| known.agent.id == agent.id) {
+                self.shared.host.disconnected(&agent, self.id, false);
+            }
+        }
         before > 0 && guests.is_empty()
     }
 

@@ -111,14 +111,12 @@ pub(crate) async fn walk(tour: &mut Tour, binary: &Path) -> Result<Scene> {
     .await?;
     tour.step(
         "A stranger sees nothing: absent and forbidden look alike, and the answer says what to try",
-        "tarbet user add stranger\nkubectl --context lab get pods        # with the stranger's token",
+        "tarbet user add stranger > stranger.token\n\
+         kubectl --context lab --token \"site:lab:$(cat stranger.token)\" get pods",
         async {
             let token = product.run(&first, &["user", "add", "stranger"]).await?;
-            let token = product.folder().write("stranger.token", &token)?;
-            let theirs = product.folder().path().join("stranger.kubeconfig");
-            let login = ["kube", "login", "lab", "--kubeconfig", &theirs.display().to_string()];
-            product.run_as(&first, &token, &login).await?;
-            let refused = plane.kubectl_with(theirs).run(&["get", "pods"]).await;
+            let token = format!("site:lab:{}", token.trim());
+            let refused = kubectl.run(&["--context", "lab", "--token", &token, "get", "pods"]).await;
             let Err(refused) = refused else { anyhow::bail!("the stranger got in") };
             let said = format!("{refused:#}");
             ensure!(said.contains("TB-1101"), "{said}");

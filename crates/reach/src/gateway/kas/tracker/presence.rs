@@ -1,8 +1,9 @@
 //! Processes come and go with their connections.
 
 use tarbet_telemetry::problem::chain;
+use tokio::time::Instant;
 
-use super::{Connected, Tracker, key};
+use super::{Connected, KEPT, Lost, Tracker, key};
 use crate::kas::locked;
 
 impl Tracker {
@@ -58,7 +59,7 @@ impl Tracker {
         let _turn = self.turn.lock().await;
         if locked(&self.seats).sits(agent, pod) {
             let back = locked(&self.lost).remove(&(agent, pod));
-            if let Some(row) = back {
+            if let Some(Lost { row, .. }) = back {
                 // What went wrong was said; it registers again in time.
                 let _ = self.write(Connected { by: self.own.to_string(), ..row }).await;
             }
@@ -73,7 +74,10 @@ impl Tracker {
         // One that has registered at another gateway since is noted by that one.
         let Some(row) = found.filter(|row| row.by == *self.own) else { return };
         if self.remove(agent, row.project, pod).await.is_ok() {
-            locked(&self.lost).insert((agent, pod), row);
+            let mut lost = locked(&self.lost);
+            // Who did not come back in this time is another process now.
+            lost.retain(|_, lost| lost.at.elapsed() < KEPT);
+            lost.insert((agent, pod), Lost { row, at: Instant::now() });
         }
     }
 }

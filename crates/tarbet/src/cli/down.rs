@@ -124,11 +124,21 @@ async fn end(pid: u32) -> Result<(), Problem> {
         .ok_or_else(|| failed("it has no usable id".into()))?;
     kill_process(id, Signal::TERM).map_err(|error| failed(error.to_string()))?;
     let gone = async {
-        while is_running(pid) {
+        while is_running(pid) || is_ending(pid) {
             tokio::time::sleep(LOOK).await;
         }
     };
     tokio::time::timeout(PATIENCE, gone).await.map_err(|_| failed(format!("it had {} s", PATIENCE.as_secs())))
+}
+
+/// Whether a process of this id has given up its memory, and its command line with it, but perhaps not yet its
+/// files: the lock of the store is one of them.
+fn is_ending(pid: u32) -> bool {
+    let read = |name: &str| std::fs::read(format!("/proc/{pid}/{name}"));
+    let (Ok(words), Ok(stat)) = (read("cmdline"), read("stat")) else { return false };
+    // What follows the name, which is in brackets; a zombie has let go of everything.
+    let state = stat.rsplit(|byte| *byte == b')').next().and_then(|rest| rest.get(1));
+    words.is_empty() && !matches!(state, Some(b'Z' | b'X'))
 }
 
 async fn remove_pods(config: &Config, folder: &Path, part: Part) -> Result<usize, Problem> {

@@ -61,7 +61,9 @@ async fn reader(plane: &ControlPlane, namespace: &str) -> Result<()> {
         "subjects": [{"kind": "ServiceAccount", "name": "reader", "namespace": namespace}],
     });
     for object in [account, binding] {
-        plane.kubectl().apply(&object).await?;
+        // Tests beside this one make the same at the same moment.
+        let made = || async { plane.kubectl().apply(&object).await };
+        eventually(PATIENCE, "the account of a reader", made).await?;
     }
     Ok(())
 }
@@ -149,7 +151,11 @@ async fn goes_on(name: &str, code: StatusCode) -> Result<()> {
     let supervisor = before(name, router, |_| {}).await?;
     let going = tokio::spawn(run(supervisor.clone()));
     ready(name).await?;
-    ensure!(!sent.lock().unwrap().is_empty(), "it was offered");
+    let offered = || async {
+        ensure!(!sent.lock().unwrap().is_empty(), "no account was offered");
+        Ok(())
+    };
+    eventually(PATIENCE, "an account to be offered", offered).await?;
     supervisor.stop();
     ensure!(going.await?.is_ok());
     Ok(())

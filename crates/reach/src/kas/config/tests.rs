@@ -191,9 +191,9 @@ redis: {server: {address: 'r:6379'}}";
     );
     assert_eq!(redis.deadline, RedisConfigOfStore::at("redis://r".parse().unwrap()).deadline);
     let slow =
-        "redis: {server: {address: /run/redis.sock}, network: unix, dial_timeout: 5s, write_timeout: 3s}";
+        "redis: {server: {address: /run/redis.sock}, network: unix, dial_timeout: 2s, write_timeout: 1s}";
     let Some(StoreConfig::Redis(slow)) = KasConfig::parse(slow).unwrap().store().unwrap() else { panic!() };
-    assert_eq!(slow.deadline.as_secs(), 15, "each attempt has a third of it");
+    assert_eq!(slow.deadline.as_secs(), 6, "each attempt has a third of it");
     assert_eq!(slow.url.unwrap().to_string(), "unix:///run/redis.sock");
     for bad in ["{network: unix, address: here}", "{address: nowhere}", "{address: ':x'}"] {
         let config = KasConfig::parse(&format!("agent: {{listen: {bad}}}")).unwrap();

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the program `tarbet`, and with --role a systemd unit for it.
+# Installs the program `tarbet`, and with --role a systemd unit for it and a configuration to begin with.
 #
 #   install.sh --from PATH|URL [--sha256 SUM] [--to /usr/local/bin] [--role gateway|agent|nets] [--plan]
 #
@@ -56,10 +56,16 @@ run ln -sf tarbet "$to/kubectl-tarbet"
 if [ -n "$role" ]; then
   here=$(cd "$(dirname "$0")" && pwd)
   [ -f "$here/systemd/tarbet-$role.service" ] || die "systemd/tarbet-$role.service is not beside this script"
+  # Units run as a user who exists only meanwhile: what they may read belongs to this group, also what is
+  # put into the folder later.
+  getent group tarbet >/dev/null || run groupadd --system tarbet
   run mkdir -p "$units" /etc/tarbet
-  run sed "s#/usr/local/bin/tarbet#$to/tarbet#" "$here/systemd/tarbet-$role.service" > "$temporary/unit"
+  run chgrp tarbet /etc/tarbet
+  run chmod 2750 /etc/tarbet
+  [ -e "/etc/tarbet/$role.yaml" ] || run install -m 640 -g tarbet "$here/systemd/$role.yaml" /etc/tarbet/
+  sed "s#/usr/local/bin/tarbet#$to/tarbet#" "$here/systemd/tarbet-$role.service" > "$temporary/unit"
   run cp "$temporary/unit" "$units/tarbet-$role.service"
-  printf 'Next: write /etc/tarbet/%s.yaml, then systemctl enable --now tarbet-%s\n' "$role" "$role"
+  printf 'Next: look at /etc/tarbet/%s.yaml, then systemctl enable --now tarbet-%s\n' "$role" "$role"
 else
   printf 'Next: %s/tarbet check --pre\n' "$to"
 fi

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use tarbet_testbed::{Dockerd, Folder, Helm, shared_pair};
+use tarbet_testbed::{Booted, Dockerd, Folder, Helm, eventually, shared_pair};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_tarbet");
 
@@ -114,6 +115,9 @@ fn units_are_sound_and_name_commands_that_exist() {
     let folder = Folder::new("units").unwrap();
     for entry in std::fs::read_dir(root().join("deploy/systemd")).unwrap() {
         let path = entry.unwrap().path();
+        if path.extension().is_none_or(|end| end != "service") {
+            continue;
+        }
         let unit = std::fs::read_to_string(&path).unwrap();
         let start =
             unit.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/local/bin/tarbet ")).unwrap();
@@ -121,6 +125,9 @@ fn units_are_sound_and_name_commands_that_exist() {
         words.push("--help");
         let help = run(BINARY, &words);
         assert!(help.status.success(), "{}: {}", path.display(), text(&help.stderr));
+        let config = path.with_file_name(words[2].rsplit('/').next().unwrap());
+        let checked = run(BINARY, &["config", "check", "--config", config.to_str().unwrap()]);
+        assert!(checked.status.success(), "{}: {}", config.display(), text(&checked.stderr));
         // systemd's own opinion, with the program where it says.
         let here = folder
             .write(
@@ -133,6 +140,79 @@ fn units_are_sound_and_name_commands_that_exist() {
         let ours: Vec<&str> = said.lines().filter(|line| line.contains("tarbet-")).collect();
         assert!(ours.is_empty(), "{ours:?}");
     }
+}
+
+/// The lines that a guide shows below a heading and that are run here instead.
+fn shown_below(heading: &str) -> String {
+    let page = std::fs::read_to_string(root().join("docs/guides/operations.md")).unwrap();
+    let section = page.split_once(heading).unwrap().1;
+    let section = section.split_once("\n### ").map_or(section, |(section, _)| section);
+    section
+        .split("```sh not run: a test runs")
+        .skip(1)
+        .map(|block| block.split_once('\n').unwrap().1.split_once("```").unwrap().0)
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn units_do_on_a_booted_machine_what_the_guide_says() {
+    let machine = Booted::start(&root()).await.unwrap();
+    // What a reader has: the program, and the folder it came with.
+    let (here, program) = (root().display().to_string(), Path::new(BINARY).canonicalize().unwrap());
+    machine.run(&format!("ln -s {here}/deploy deploy; strip -o tarbet {}", program.display())).await.unwrap();
+    // Where both sides are one machine, the authority need not be carried.
+    let copied = "ln -s /var/lib/tarbet-gateway/authority/ca.crt ca.crt\n";
+    let page = shown_below("### On a server\n");
+    let at = page.find("deploy/install.sh --from tarbet --role agent").unwrap();
+    let gateway = &page[..at];
+    machine.run(gateway).await.unwrap();
+    machine.run(&format!("{copied}{}", &page[at..])).await.unwrap();
+
+    let environment: String =
+        gateway.lines().filter(|line| line.starts_with("export ")).collect::<Vec<_>>().join("\n");
+    let links = async |what: &str, is: fn(&Value) -> bool| {
+        let script = format!("{environment}\ntarbet site list -o json");
+        let look = || async {
+            let sites: Value = serde_json::from_str(&machine.run(&script).await?)?;
+            anyhow::ensure!(is(&sites[0]), "{sites:#}");
+            anyhow::Ok(())
+        };
+        if let Err(error) = eventually(Duration::from_mins(1), what, look).await {
+            let journal = machine.run("journalctl --no-pager -n 30 -u 'tarbet-*'").await.unwrap();
+            panic!("{error:#}\n{journal}");
+        }
+    };
+    links("the agent's link", |site| site["connected"] == true).await;
+
+    // Neither is root, and neither can write where it reads or read what is the other's.
+    for role in ["gateway", "agent"] {
+        let user = machine.run(&format!("stat -c %U /proc/$(systemctl show -P MainPID tarbet-{role})")).await;
+        assert_eq!(user.unwrap().trim(), format!("tarbet-{role}"));
+    }
+    let kept = "stat -c '%U %a' /var/lib/tarbet-agent/agent.key /var/lib/tarbet-gateway/admin.token /etc/tarbet/agent.token";
+    assert_eq!(machine.run(kept).await.unwrap(), "tarbet-agent 600\ntarbet-gateway 600\nroot 640\n");
+
+    // A token is replaced without a restart, and the agent's key stays also with one.
+    let started = "systemctl show -P ExecMainStartTimestampMonotonic tarbet-agent";
+    let (before, key) = (machine.run(started).await.unwrap(), "sha256sum /var/lib/tarbet-agent/agent.key");
+    let first = machine.run(key).await.unwrap();
+    let replace = format!(
+        "{environment}\nold=$(tarbet site tokens lab -o json | sed -n 's/.*\"id\": \"\\([^\"]*\\)\".*/\\1/p')\n\
+         tarbet site token lab > lab.token\ninstall -m 640 -g tarbet lab.token /etc/tarbet/agent.token\n\
+         for id in $old; do tarbet site revoke lab $id; done\nsystemctl reload tarbet-agent tarbet-gateway"
+    );
+    machine.run(&replace).await.unwrap();
+    links("a link with the new token", |site| site["connected"] == true).await;
+    assert_eq!(machine.run(started).await.unwrap(), before, "it was started anew");
+    machine.run("systemctl restart tarbet-agent").await.unwrap();
+    links("the link of an agent that started anew", |site| site["connected"] == true).await;
+    assert_eq!(machine.run(key).await.unwrap(), first);
+    machine
+        .run(
+            "systemctl stop tarbet-agent tarbet-gateway && ! systemctl is-failed tarbet-agent tarbet-gateway",
+        )
+        .await
+        .unwrap();
 }
 
 #[test]

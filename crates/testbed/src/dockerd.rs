@@ -8,21 +8,17 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Stdio,
-    sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
 use tokio::{process::Command, time::timeout};
 
-use crate::{Folder, Process, ProcessId, Program, image, tools};
+use crate::{Folder, Process, Program, cgroup::Cgroup, image, tools};
 
 /// The daemon starts containerd first; on a busy machine that takes its time.
 const READY: Duration = Duration::from_mins(1);
 const COMMAND: Duration = Duration::from_mins(1);
-/// Where control groups of version 1 are, one folder for each controller.
-const CGROUPS: &str = "/sys/fs/cgroup";
-const CGROUP_PREFIX: &str = "tarbet-testbed-";
 /// Its sockets and pid files go to a private `/run`: the machine's own daemon has its there.
 const INSIDE: &str = r#"mount -t tmpfs -o mode=755 tmpfs /run && exec "$@""#;
 
@@ -51,7 +47,7 @@ impl Dockerd {
             .args(["--data-root", &path("data"), "--exec-root", "/run/docker"])
             .args(["--pidfile", "/run/docker.pid", "--host", &format!("unix://{}", path("docker.sock"))])
             .args(["--bridge=none", "--iptables=false", "--ip6tables=false", "--log-level=warn"])
-            .args([&format!("--storage-driver={driver}"), &format!("--cgroup-parent=/{}", cgroup.name)])
+            .args([&format!("--storage-driver={driver}"), &format!("--cgroup-parent=/{}", cgroup.name())])
             .grace(Duration::from_secs(5));
         let mut dockerd =
             Self { process: Process::start(&folder, "dockerd", program)?, _cgroup: cgroup, client, folder };
@@ -134,61 +130,4 @@ async fn docker(client: &Path, url: &str, words: &[&str]) -> Result<String> {
 fn has_overlay() -> bool {
     fs::read_to_string("/proc/filesystems")
         .is_ok_and(|text| text.lines().any(|line| line.ends_with("\toverlay")))
-}
-
-/// The control groups of one daemon. The kernel keeps the empty folders of containers that were
-/// killed, so they are removed here, and those of dead owners at the next start.
-#[derive(Debug)]
-struct Cgroup {
-    name: String,
-}
-
-impl Cgroup {
-    fn new() -> Result<Self> {
-        static COUNT: AtomicU32 = AtomicU32::new(1);
-        let me = ProcessId::of(std::process::id()).context("read this process's own entry in /proc")?;
-        for (path, name) in groups() {
-            let owner = name.rsplit_once('.').and_then(|(owner, _)| owner.parse::<ProcessId>().ok());
-            if owner.is_some_and(|owner| !owner.is_alive()) {
-                remove(&path);
-            }
-        }
-        Ok(Self { name: format!("{CGROUP_PREFIX}{me}.{}", COUNT.fetch_add(1, Ordering::Relaxed)) })
-    }
-}
-
-impl Drop for Cgroup {
-    fn drop(&mut self) {
-        for (path, name) in groups() {
-            if self.name.strip_prefix(CGROUP_PREFIX) == Some(name.as_str()) {
-                remove(&path);
-            }
-        }
-    }
-}
-
-/// Our groups in all controllers, each with its name without the prefix.
-fn groups() -> Vec<(PathBuf, String)> {
-    let folders = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut found = Vec::new();
-    for group in folders(Path::new(CGROUPS)).flat_map(|controller| folders(&controller).collect::<Vec<_>>()) {
-        let name = group
-            .file_name()
-            .and_then(|name| name.to_str())
-            .and_then(|name| name.strip_prefix(CGROUP_PREFIX));
-        if let Some(name) = name.map(str::to_owned) {
-            found.push((group, name));
-        }
-    }
-    found
-}
-
-/// Removes a control group and those in it; files in it are the kernel's and stay behind.
-fn remove(group: &Path) {
-    for entry in fs::read_dir(group).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            remove(&entry.path());
-        }
-    }
-    let _ = fs::remove_dir(group);
 }

@@ -7,7 +7,9 @@
 //!
 //! Start from [`Redis::start`] or [`shared_pair`], and wait for things with [`eventually`].
 
+mod booted;
 mod certs;
+mod cgroup;
 mod chromium;
 mod control_plane;
 mod dockerd;
@@ -39,6 +41,7 @@ mod terminal;
 mod tools;
 mod verified;
 
+pub use booted::Booted;
 pub use certs::{Authority, CertificateFiles, Issued, Subject};
 pub use chromium::{Chromium, Page};
 pub use control_plane::{ClientConfig, ControlPlane};

@@ -58,6 +58,11 @@ pub(crate) async fn netlab(program: &str) -> Result<PathBuf> {
     installed("netlab", || on_path(program)).await
 }
 
+/// One program of systemd.
+pub(crate) async fn systemd(program: &str) -> Result<PathBuf> {
+    installed("systemd", || on_path(program)).await
+}
+
 /// The one program that is apiserver, controller-manager, scheduler and kubectl.
 pub(crate) async fn kube() -> Result<PathBuf> {
     let program = cache()?.join("kube/kube");

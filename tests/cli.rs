@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use tarbet_testbed::eventually;
+use tarbet_testbed::{Terminal, eventually};
 
 fn tarbet(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tarbet"));
@@ -65,6 +65,29 @@ fn shows_the_settings_in_use_and_their_schema() {
     assert!(schema["properties"]["shutdown"].is_object(), "{schema}");
     let yaml = text(&output(&["config", "show"]).stdout);
     assert!(yaml.contains("deadline: 30s"), "{yaml}");
+}
+
+#[tokio::test]
+async fn people_are_told_what_could_follow_and_scripts_are_not() {
+    let shown = async |args: &[&str]| {
+        let words: Vec<&str> =
+            std::iter::once(env!("CARGO_BIN_EXE_tarbet")).chain(args.iter().copied()).collect();
+        let mut terminal = Terminal::start(&words, (200, 50)).unwrap();
+        assert!(
+            terminal.ends(Duration::from_secs(30)).await.unwrap().success(),
+            "{args:?}: {}",
+            terminal.shown()
+        );
+        terminal
+    };
+    for args in [&["version"][..], &["explain", "TB-1102"], &["user", "generate"], &["config", "check"]] {
+        let terminal = shown(args).await;
+        terminal.shows(Duration::from_secs(30), "Next: tarbet ").await.unwrap();
+        assert_eq!(terminal.shown().matches("Next: ").count(), 1, "{args:?}: {}", terminal.shown());
+        assert!(!shown(&[args, &["-o", "json"]].concat()).await.shown().contains("Next: "));
+    }
+    let piped = output(&["version"]);
+    assert!(!text(&[piped.stdout, piped.stderr].concat()).contains("Next: "));
 }
 
 #[test]

@@ -16,6 +16,7 @@ pub mod known_sites;
 mod kube;
 mod man;
 mod mesh;
+mod next;
 #[cfg(test)]
 mod planned;
 mod pods;
@@ -68,6 +69,9 @@ pub struct Cli {
     global: Global,
     #[command(subcommand)]
     command: Command,
+    // What is suggested if the command says nothing better.
+    #[arg(skip)]
+    next: Option<String>,
 }
 
 /// Under which flags that every command takes stand in its help.
@@ -199,8 +203,9 @@ enum Command {
 pub fn parse() -> Cli {
     let command = Cli::command().bin_name(called(std::env::args_os().next().as_deref()));
     let args = go_flags::understood(&command, std::env::args_os());
-    match Cli::from_arg_matches(&command.get_matches_from(args)) {
-        Ok(cli) => cli,
+    let matches = command.get_matches_from(args);
+    match Cli::from_arg_matches(&matches) {
+        Ok(cli) => Cli { next: next::after(&matches), ..cli },
         Err(error) => error.exit(),
     }
 }
@@ -211,9 +216,16 @@ fn called(first: Option<&OsStr>) -> &'static str {
     if name.is_some_and(|name| name == "kubectl-tarbet") { "kubectl tarbet" } else { "tarbet" }
 }
 
-/// Runs the chosen command.
+/// Runs the chosen command, and says what could follow.
 pub fn run(cli: Cli) -> Result<(), Problem> {
-    let Cli { global, command } = cli;
+    let Cli { global, command, next } = cli;
+    let format = global.output;
+    dispatch(global, command)?;
+    next::suggest(next.as_deref(), format);
+    Ok(())
+}
+
+fn dispatch(global: Global, command: Command) -> Result<(), Problem> {
     let load = || load(&global);
     let drawn = matches!(command, Command::Topology(_));
     if !drawn && matches!(global.output, Format::Svg | Format::Text) {

@@ -1,6 +1,7 @@
 //! What people and scripts see: results on standard output, problems on standard error.
 
 use std::io::{IsTerminal, Write, stderr, stdout};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -87,6 +88,7 @@ impl Format {
     /// A sentence or a page.
     #[expect(clippy::unused_self, reason = "reads the same at every call")]
     pub fn text(self, text: &str) -> Result<(), Problem> {
+        note_suggestion(text);
         match writeln!(stdout().lock(), "{text}") {
             // A reader that left, as `head` does, is no failure of ours.
             Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -109,8 +111,23 @@ pub fn end_with(code: i32) -> ! {
     std::process::exit(code)
 }
 
+/// Whether a command was suggested already; a person wants one.
+static SUGGESTED: AtomicBool = AtomicBool::new(false);
+
+fn note_suggestion(text: &str) {
+    if text.contains("Next: ") {
+        SUGGESTED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether something that was printed names a next command.
+pub fn has_suggested() -> bool {
+    SUGGESTED.load(Ordering::Relaxed)
+}
+
 /// A remark beside the result.
 pub fn note(text: &str) {
+    note_suggestion(text);
     // Nothing is left to do if even standard error is gone.
     let _ = writeln!(stderr().lock(), "{text}");
 }

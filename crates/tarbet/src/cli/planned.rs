@@ -5,7 +5,7 @@ use clap::CommandFactory;
 use super::Cli;
 
 /// Processes that serve, and sessions that last, until they are told to stop.
-const LASTING: &[&str] = &[
+pub const LASTING: &[&str] = &[
     "up",
     "gateway",
     "agent",
@@ -104,7 +104,7 @@ const CHANGES: &[&str] = &[
 ];
 
 /// Every command that does something, by its words.
-fn leaves(command: &clap::Command, path: &str, found: &mut Vec<(String, bool)>) {
+pub fn leaves(command: &clap::Command, path: &str, found: &mut Vec<(String, bool)>) {
     let subs: Vec<_> = command.get_subcommands().filter(|sub| sub.get_name() != "help").collect();
     if subs.is_empty() || !command.is_subcommand_required_set() && !path.is_empty() {
         found.push((

@@ -32,7 +32,8 @@ pub fn run(
     match command {
         ConfigCommand::Check => {
             load()?;
-            format.text("The configuration is sound. Next: tarbet config show")
+            let facts = serde_json::json!({ "sound": true });
+            format.done("The configuration is sound.", "tarbet config show", &facts)
         }
         ConfigCommand::Show => {
             let config = load()?;

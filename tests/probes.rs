@@ -126,3 +126,52 @@ async fn a_kas_file_and_the_flags_of_agentk_name_a_certificate() -> Result<()> {
     agent.ready(SOON, || async { page(port, "/liveness", &authority).await.map(drop) }).await?;
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_listeners_of_a_controller_speak_tls() -> Result<()> {
+    let (folder, ports) = (Folder::new("probes-jobs")?, Lease::block(2)?);
+    let (old, new) = (Authority::new("old")?, Authority::new("new")?);
+    let files = issue(&old, &folder, "probes")?;
+    let settings = format!(
+        "observability: {{tls: {{cert_file: {}, key_file: {}}}}}\n",
+        quoted(&files.certificate),
+        quoted(&files.key)
+    );
+    let file = folder.write("jobs.yaml", &settings)?.display().to_string();
+    // A cluster that does not answer: the controller is not ready, and lives.
+    let cluster = "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c}}], \
+                   clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]}";
+    let kubeconfig = folder.write("kubeconfig", cluster)?.display().to_string();
+    let (metrics, probes) = (format!("127.0.0.1:{}", ports.port(0)), format!("127.0.0.1:{}", ports.port(1)));
+    let args = [
+        "jobs",
+        "--config",
+        &file,
+        "--kubeconfig",
+        &kubeconfig,
+        "--remote-kubeconfig",
+        &kubeconfig,
+        "--metrics-bind-address",
+        &metrics,
+        "--health-probe-bind-address",
+        &probes,
+    ];
+    let mut jobs = start(&folder, "jobs", &args)?;
+    for port in ports.ports() {
+        jobs.ready(SOON, || async { page(port, "/livez", &old).await.map(drop) }).await?;
+        ensure!(
+            reqwest::get(format!("http://127.0.0.1:{port}/livez")).await.is_err(),
+            "plain text is spoken"
+        );
+    }
+    ensure!(page(ports.port(1), "/metrics", &old).await.is_err(), "probes only");
+    // Another certificate in the same files.
+    let next = issue(&new, &folder, "next")?;
+    std::fs::rename(&next.key, &files.key)?;
+    std::fs::rename(&next.certificate, &files.certificate)?;
+    for port in ports.ports() {
+        eventually(SOON, "the new certificate", || async { page(port, "/livez", &new).await.map(drop) })
+            .await?;
+    }
+    Ok(())
+}

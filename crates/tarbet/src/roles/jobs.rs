@@ -1,6 +1,5 @@
 //! `tarbet jobs`: the controller that runs private pipelines on request.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,10 +9,10 @@ use tarbet_jobs::{Config as JobsConfig, Controller, JobMetrics, Remote, RemoteCo
 use tarbet_link::{Body, Caller, Target};
 use tarbet_telemetry::codes::{ground, jobs};
 use tarbet_telemetry::log::Format;
-use tarbet_telemetry::{Coded, Problem, Stage, observe};
+use tarbet_telemetry::{Coded, Problem, Stage};
 
 use super::listeners::{ListenArgs, in_a_pod};
-use super::process::{Process, Threads, bind};
+use super::process::{Process, Threads};
 use crate::cli::endpoint::ServerArgs;
 use crate::config::{Config, Log};
 
@@ -113,6 +112,7 @@ pub fn run(mut config: Config, args: JobsArgs) -> Result<(), Problem> {
     let mut settings = merged(config.jobs.clone(), &args)?;
     let listeners = args.listen.choose(&config.observability, in_a_pod())?;
     config.observability.listen = listeners.chosen();
+    let observability = config.observability.clone();
     Process::run("jobs", &config, listeners.metrics, Threads::One, |process| async move {
         name_remotes(&mut settings).await?;
         let source = source(settings.kubeconfig.as_deref())?;
@@ -122,7 +122,7 @@ pub fn run(mut config: Config, args: JobsArgs) -> Result<(), Problem> {
             remotes.push(Remote { name: remote.name.clone(), client: reach(remote, &args.server).await? });
         }
         if let Some(probes) = listeners.probes {
-            serve_probes(&process, probes).await?;
+            process.serve_probes(probes, &observability).await?;
         }
         let metrics = JobMetrics::register(&process.metrics);
         let controller =
@@ -213,18 +213,6 @@ pub async fn by_site(site: &str, keys: &[String], server: &ServerArgs) -> Result
         parts.extensions.insert(target.clone());
         async move { Ok(way.call(http::Request::from_parts(parts, Body::new(body))).await?) }
     }))
-}
-
-pub async fn serve_probes(process: &Process, at: SocketAddr) -> Result<(), Problem> {
-    let listener = bind(at, "probes").await?;
-    let paths = observe::Paths { metrics: Vec::new(), ..observe::Paths::default() };
-    let router = observe::router(process.metrics.clone(), process.health.clone(), &paths);
-    process.supervisor.spawn(Stage::Observe, "probe listener", |stop| async move {
-        observe::serve(listener, router, stop).await.map_err(|error| {
-            Problem::new(&ground::TASK_FAILED, "The probe listener failed.").because(error.to_string())
-        })
-    });
-    Ok(())
 }
 
 /// Tells this replica from every other one, also from itself before a restart.

@@ -11,7 +11,7 @@ use tarbet_mesh::{Carrier, CarryConfig, Controller, MeshConfig, MeshMetrics};
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::{Coded, Problem, Stage};
 
-use super::jobs::{connect, identity, serve_probes, source};
+use super::jobs::{connect, identity, source};
 use super::listeners::{ListenArgs, address, in_a_pod};
 use super::process::{Process, Threads, bind};
 use crate::cli::endpoint::ServerArgs;
@@ -74,12 +74,13 @@ pub fn run(mut config: Config, args: MeshArgs) -> Result<(), Problem> {
     let settings = merged(config.mesh.clone(), &args)?;
     let listeners = args.bind.choose(&config.observability, in_a_pod())?;
     config.observability.listen = listeners.chosen();
+    let observability = config.observability.clone();
     Process::run("mesh", &config, listeners.metrics, Threads::Cores, |process| async move {
         let client = connect(&source(settings.kubeconfig.as_deref())?).await?;
         let namespace = namespace(settings.namespace.clone());
         let sites = sites(&settings.via_site, &args.server).await?;
         if let Some(probes) = listeners.probes {
-            serve_probes(&process, probes).await?;
+            process.serve_probes(probes, &observability).await?;
         }
         let listener = bind(settings.listen, "discovery").await?;
         let mut carriers = Vec::new();

@@ -162,6 +162,19 @@ impl Process {
         Ok(())
     }
 
+    /// Serves probes at an address of their own, too, as the other listener is served.
+    pub async fn serve_probes(&self, at: SocketAddr, settings: &Observability) -> Result<(), Problem> {
+        let listener = Listener::bind("probes", Place::Tcp(at), settings.tls.as_ref(), HTTP).await?;
+        let listener = listener.at_most(settings.max_connections);
+        let paths = observe::Paths { metrics: Vec::new(), ..settings.paths() };
+        let router = observe::router(self.metrics.clone(), self.health.clone(), &paths);
+        self.supervisor.spawn(Stage::Observe, "probe listener", |stop| async move {
+            listener.serve_pages(router, stop).await;
+            Ok(())
+        });
+        Ok(())
+    }
+
     fn flush(&self) {
         let Some(traces) = &self.traces else { return };
         if let Err(error) = traces.flush() {

@@ -62,7 +62,11 @@ pub(super) async fn links_at(gateway: &Gateway, least: u64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_secret_is_replaced_under_load_and_no_request_fails() {
     let world = World::new().await;
-    let mut gateways = [world.gateway("one", &[]).await, world.gateway("two", &[]).await];
+    let password = world.product.folder().write("redis.password", "first").unwrap();
+    world.redis.command(&["ACL", "SETUSER", "gateways", "on", ">first", "~*", "&*", "+@all"]).await.unwrap();
+    let file = format!("store.password_file={}", password.display());
+    let guarded = ["--set", "store.username=gateways", "--set", &file];
+    let mut gateways = [world.gateway("one", &guarded).await, world.gateway("two", &guarded).await];
     let first_token = world.add_site("lab", &gateways[0]).await;
     let replica = async |name: &str, token: &str| {
         let both = [&gateways[0], &gateways[1]];
@@ -114,6 +118,24 @@ async fn every_secret_is_replaced_under_load_and_no_request_fails() {
     world.product.run(&gateways[0], &["site", "revoke", "lab", &old]).await.unwrap();
     unnoticed("the end of the site's old token").await;
 
+    // The password of the store: both count for a while, and then connections with the old one end.
+    world.redis.command(&["ACL", "SETUSER", "gateways", ">second"]).await.unwrap();
+    std::fs::write(&password, "second").unwrap();
+    world.redis.command(&["ACL", "SETUSER", "gateways", "<first"]).await.unwrap();
+    let ended = world.redis.command(&["CLIENT", "KILL", "USER", "gateways"]).await.unwrap();
+    assert!(ended.trim().parse::<u32>().unwrap() >= 2, "no connection of a gateway was ended: {ended}");
+    unnoticed("another password of the store").await;
+    world.product.run(&gateways[0], &["site", "tokens", "lab"]).await.unwrap();
+
+    // The first administrator's token. Until the gateways start with the new one another administrator is there.
+    let retired = std::fs::read_to_string(world.product.admin_token()).unwrap();
+    let meanwhile = world.product.run(&gateways[0], &["user", "add", "meanwhile", "--admin"]).await.unwrap();
+    let meanwhile = world.product.folder().write("meanwhile.token", &meanwhile).unwrap();
+    world.product.run_as(&gateways[0], &meanwhile, &["user", "revoke", "admin"]).await.unwrap();
+    let (code, made) = world.product.command(&["user", "generate"]).await.unwrap();
+    assert_eq!(code, Some(0), "{made}");
+    std::fs::write(world.product.admin_token(), made).unwrap();
+
     // The secret among gateways, and with it new certificates of their listeners.
     world
         .product
@@ -127,6 +149,13 @@ async fn every_secret_is_replaced_under_load_and_no_request_fails() {
         links_at(gateway, 2).await;
         unnoticed("another secret at a gateway").await;
     }
+    world.product.run(&gateways[0], &["user", "revoke", "meanwhile"]).await.unwrap();
+    for gone in [retired, std::fs::read_to_string(&meanwhile).unwrap()] {
+        let file = world.product.folder().write("gone.token", &gone).unwrap();
+        let refused = world.product.run_as(&gateways[1], &file, &["user", "list"]).await.unwrap_err();
+        assert!(refused.to_string().contains("TB-1"), "{refused:#}");
+    }
+    unnoticed("another administrator").await;
     tally.over.store(true, SeqCst);
     for caller in callers {
         caller.await.unwrap();

@@ -123,6 +123,42 @@ pub(crate) async fn controller(
     product.role(&format!("mesh-{mesh}"), &args, &[("POD_NAMESPACE", "istio-system")]).await.unwrap()
 }
 
+/// Controllers of both meshes, for as long as they are wanted.
+pub(crate) struct Joined {
+    pub(crate) product: Product,
+    _controllers: [Agent; 2],
+    _ports: Lease,
+}
+
+/// Joins the meshes east and west by these objects of each.
+pub(crate) async fn join(
+    (east, east_objects): (&ControlPlane, [Value; 2]),
+    (west, west_objects): (&ControlPlane, [Value; 2]),
+) -> Joined {
+    for (plane, objects) in [(east, &east_objects), (west, &west_objects)] {
+        for object in objects {
+            plane.kubectl().apply(object).await.unwrap();
+        }
+    }
+    let product = Product::new(env!("CARGO_BIN_EXE_tarbet")).unwrap();
+    let ports = Lease::block(2).unwrap();
+    let (east_at, west_at) = (ports.port(0), ports.port(1));
+    let controllers = [
+        controller(&product, east, "east", east_at, "west", west_at).await,
+        controller(&product, west, "west", west_at, "east", east_at).await,
+    ];
+    Joined { product, _controllers: controllers, _ports: ports }
+}
+
+impl Joined {
+    /// Everything that federation made is gone from both.
+    pub(crate) async fn part(&self, planes: [&ControlPlane; 2]) {
+        for plane in planes {
+            clean(&self.product, plane).await;
+        }
+    }
+}
+
 /// Every object that federation made, with the version of its last write.
 async fn objects(kubectl: &Kubectl) -> String {
     let each = "jsonpath={range .items[*]}{.kind} {.metadata.name} {.metadata.resourceVersion}\n{end}";

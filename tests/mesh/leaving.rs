@@ -2,10 +2,9 @@
 
 use anyhow::ensure;
 use serde_json::{Value, json};
-use tarbet_testbed::product::Product;
 use tarbet_testbed::{ControlPlane, Lease, MeshLab, eventually};
 
-use super::{SOON, answered, clean, controller, export, federation, planes, rules, unanswered};
+use super::{SOON, answered, export, federation, join, planes, rules, unanswered};
 
 /// The identity of the gateway, and that of the caller.
 const GATEWAY: &str = "spiffe://east.local/ns/istio-system/sa/federation-egress-gateway";
@@ -26,14 +25,8 @@ async fn calls_leave_through_the_egress_gateway_where_there_is_no_other_way() {
     let doors = Lease::block(1).unwrap();
     let server = west.server().rsplit(':').next().and_then(|port| port.parse().ok()).unwrap();
     lab.serve_vault(west, server, doors.port(0)).await.unwrap();
-    east.kubectl().apply(&leaving()).await.unwrap();
-    east.kubectl().apply(&rules("west")).await.unwrap();
-    west.kubectl().apply(&federation("west", "east", &["192.0.2.2"])).await.unwrap();
-    west.kubectl().apply(&rules("east")).await.unwrap();
-    let product = Product::new(env!("CARGO_BIN_EXE_tarbet")).unwrap();
-    let ports = Lease::block(2).unwrap();
-    let _east = controller(&product, east, "east", ports.port(0), "west", ports.port(1)).await;
-    let _west = controller(&product, west, "west", ports.port(1), "east", ports.port(0)).await;
+    let there = [federation("west", "east", &["192.0.2.2"]), rules("east")];
+    let joined = join((east, [leaving(), rules("west")]), (west, there)).await;
     export(&west.kubectl(), true).await;
     answered(&lab, GATEWAY).await;
     lab.cut_direct_way().unwrap();
@@ -51,9 +44,7 @@ async fn calls_leave_through_the_egress_gateway_where_there_is_no_other_way() {
     export(&west.kubectl(), false).await;
     unanswered(&lab).await;
     lab.no_vault(west).await.unwrap();
-    for plane in [east, west] {
-        clean(&product, plane).await;
-    }
+    joined.part([east, west]).await;
 }
 
 /// Ports that speak no HTTP to proxies: what passes the gateway is still the caller's own.

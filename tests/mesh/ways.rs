@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tarbet_testbed::product::Product;
 use tarbet_testbed::{Lease, MeshLab, eventually};
 
-use super::{SOON, answered, clean, connected, controller, export, federation, planes, rules, unanswered};
+use super::{SOON, answered, clean, connected, export, federation, join, planes, rules, unanswered};
 
 /// The product as in a pod whose proxy resolves this name: a machine's own table of names stands for it.
 /// The name is at an address of loopback that nobody else has, and at the port of discovery.
@@ -81,14 +81,9 @@ async fn a_service_of_both_meshes_answers_from_both_whatever_their_trust_domains
     let (east, west, _turn) = planes().await;
     let mut lab = MeshLab::start(east, west).await.unwrap();
     lab.serve_pay_here(east).await.unwrap();
-    east.kubectl().apply(&federation("east", "west", &[MeshLab::GATEWAY])).await.unwrap();
-    east.kubectl().apply(&rules("west")).await.unwrap();
-    west.kubectl().apply(&federation("west", "east", &["192.0.2.2"])).await.unwrap();
-    west.kubectl().apply(&rules("east")).await.unwrap();
-    let product = Product::new(env!("CARGO_BIN_EXE_tarbet")).unwrap();
-    let ports = Lease::block(2).unwrap();
-    let _east = controller(&product, east, "east", ports.port(0), "west", ports.port(1)).await;
-    let _west = controller(&product, west, "west", ports.port(1), "east", ports.port(0)).await;
+    let here = [federation("east", "west", &[MeshLab::GATEWAY]), rules("west")];
+    let there = [federation("west", "east", &["192.0.2.2"]), rules("east")];
+    let joined = join((east, here), (west, there)).await;
     let caller = "called by spiffe://east.local/ns/shop/sa/caller";
     answered(&lab, &format!("pay of east, {caller}")).await;
     // The pods of both sides answer by turns, each with its own account and trust domain.
@@ -122,26 +117,19 @@ async fn a_service_of_both_meshes_answers_from_both_whatever_their_trust_domains
     eventually(SOON, "the end of the import", only_here).await.unwrap();
     unanswered(&lab).await;
     lab.no_pay_here(east).await.unwrap();
-    for plane in [east, west] {
-        clean(&product, plane).await;
-    }
+    joined.part([east, west]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_is_answered_under_a_name_of_its_own() {
     let (east, west, _turn) = planes().await;
     let lab = MeshLab::start(east, west).await.unwrap();
-    east.kubectl().apply(&federation("east", "west", &[MeshLab::GATEWAY])).await.unwrap();
-    east.kubectl().apply(&rules("west")).await.unwrap();
-    west.kubectl().apply(&federation("west", "east", &["192.0.2.2"])).await.unwrap();
     let mut named = rules("east");
     let name = json!({ "searchDomain": "mesh.global", "includeNamespace": true });
     named["spec"]["export"]["dnsSettings"] = name;
-    west.kubectl().apply(&named).await.unwrap();
-    let product = Product::new(env!("CARGO_BIN_EXE_tarbet")).unwrap();
-    let ports = Lease::block(2).unwrap();
-    let _east = controller(&product, east, "east", ports.port(0), "west", ports.port(1)).await;
-    let _west = controller(&product, west, "west", ports.port(1), "east", ports.port(0)).await;
+    let here = [federation("east", "west", &[MeshLab::GATEWAY]), rules("west")];
+    let there = [federation("west", "east", &["192.0.2.2"]), named];
+    let joined = join((east, here), (west, there)).await;
     export(&west.kubectl(), true).await;
     let called = || async {
         let (status, body) = lab.call("pay.shop.mesh.global").await?;
@@ -152,7 +140,5 @@ async fn a_service_is_answered_under_a_name_of_its_own() {
     // Under its name within the cluster it is not exported.
     unanswered(&lab).await;
     export(&west.kubectl(), false).await;
-    for plane in [east, west] {
-        clean(&product, plane).await;
-    }
+    joined.part([east, west]).await;
 }

@@ -3,6 +3,7 @@
 mod actions;
 mod alone;
 mod clusters;
+mod elsewhere;
 mod keyboard;
 mod live;
 mod views;

@@ -13,15 +13,16 @@ use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use serde_json::{Map, Value, json};
-use tarbet_cluster::Client;
 use tarbet_console::{Console, Panel};
 use tarbet_identity::Secret;
-use tarbet_nets::Orchestrator;
 use tarbet_reach::audit::AuditLog;
 use tarbet_telemetry::codes::{self, Whose, ground};
 use tarbet_telemetry::problem::chain;
 use tarbet_telemetry::{Health, Metrics, Problem};
 use tower::ServiceExt;
+
+pub use cluster::Cluster;
+pub use nets::Networks;
 
 use crate::cli::endpoint::Endpoint;
 
@@ -55,15 +56,15 @@ pub struct Shown {
     pub metrics: Metrics,
     /// Where actions are recorded.
     pub audit: AuditLog,
-    /// The orchestrator of networks, if it runs here.
-    pub nets: Option<Orchestrator>,
-    /// A cluster that is served from here.
-    pub cluster: Option<Client>,
+    /// The networks, if there are any.
+    pub nets: Option<Networks>,
+    /// Clusters, served from here or not.
+    pub clusters: Vec<Cluster>,
 }
 
 /// The console of one process.
 pub fn console(shown: Shown) -> Console {
-    let Shown { gateway, api, reader, endpoint, observability, health, metrics, audit, nets, cluster } =
+    let Shown { gateway, api, reader, endpoint, observability, health, metrics, audit, nets, clusters } =
         shown;
     let rights = rights::Rights { api: api.clone(), audit };
     let mut panels = Vec::new();
@@ -79,8 +80,8 @@ pub fn console(shown: Shown) -> Console {
     if let Some(file) = &endpoint.audit_file {
         panels.push(audit::panel(file.clone()));
     }
-    if let Some(client) = &cluster {
-        panels.extend(cluster::panels(client, &rights));
+    if !clusters.is_empty() {
+        panels.extend(cluster::panels(&clusters, &rights));
     }
     let about = json!({
         "panels": panels.iter().map(Panel::name).collect::<Vec<_>>(),

@@ -28,7 +28,7 @@ pub struct Config {
     /// Where state is kept: `kind: redb` (the default, with `path`), `redis` or `memory`.
     #[serde(deserialize_with = "store", skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreConfig>,
-    /// The web page of `tarbet up`.
+    /// The web page of `tarbet up` and of `tarbet gateway --console`.
     pub console: Console,
     /// How the process ends.
     pub shutdown: Shutdown,
@@ -218,18 +218,26 @@ impl Observability {
     }
 }
 
-/// The web page of `tarbet up`.
+/// The web page of `tarbet up` and of `tarbet gateway --console`.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Console {
     /// Where it listens; a loopback address.
     #[schemars(with = "String")]
     pub listen: SocketAddr,
+    /// Kubeconfigs of clusters whose virtual nodes, requests and federations are shown. One that is not there yet
+    /// is shown as soon as it is.
+    pub clusters: Vec<PathBuf>,
+    /// The interLink API server whose pods are shown, where this process has none: `http://host:port`.
+    pub interlink: Option<String>,
+    /// The REST listener of the orchestrator whose networks are shown, where this process has none:
+    /// `http://host:port`. It must ask for no token.
+    pub nets: Option<String>,
 }
 
 impl Default for Console {
     fn default() -> Self {
-        Self { listen: tarbet_console::LISTEN }
+        Self { listen: tarbet_console::LISTEN, clusters: Vec::new(), interlink: None, nets: None }
     }
 }
 

@@ -111,8 +111,8 @@ async fn serve_console(process: &Process, config: &Config, gateway: &Gateway) ->
             .map(|folder| folder.join("ca.crt")),
         observability: None,
         console: None,
-        interlink: None,
-        nets: None,
+        interlink: config.console.interlink.clone(),
+        nets: config.console.nets.clone(),
         audit_file: settings.audit.file.clone(),
         parts: BTreeMap::new(),
         pid: std::process::id(),
@@ -126,8 +126,8 @@ async fn serve_console(process: &Process, config: &Config, gateway: &Gateway) ->
         health: process.health.clone(),
         metrics: process.metrics.clone(),
         audit: gateway.audit(),
-        nets: None,
-        cluster: None,
+        nets: config.console.nets.clone().map(wire::Networks::At),
+        clusters: config.console.clusters.iter().cloned().map(wire::Cluster::at).collect(),
     };
     process.supervisor.spawn(Stage::Observe, "console", |stop| async move {
         wire::console(shown).serve(listener, stop).await.map_err(|error| {

@@ -135,25 +135,28 @@ async fn start(process: Process, config: Config, args: UpArgs, folder: PathBuf) 
                 .await?;
         endpoint.parts.insert("agent".into(), told);
     }
-    let mut cluster = None;
+    let mut clusters: Vec<_> = config.console.clusters.iter().cloned().map(wire::Cluster::at).collect();
     if let Some(kubeconfig) = &args.kubeconfig {
         let joined =
             clusters::start(&process, &config, kubeconfig, &folder, endpoint.interlink.as_deref()).await?;
         endpoint.parts.extend(joined.told);
-        cluster = Some(joined.client);
+        clusters.push(wire::Cluster::served(joined.client));
     }
 
+    let interlink = endpoint.interlink.clone().or_else(|| config.console.interlink.clone());
     let shown = wire::Shown {
         gateway: name,
         api,
         reader: admin,
-        endpoint: endpoint.clone(),
+        endpoint: Endpoint { interlink, ..endpoint.clone() },
         observability: process.observed_at().unwrap_or_default(),
         health: process.health.clone(),
         metrics: process.metrics.clone(),
         audit,
-        nets: nets.map(|nets| nets.orchestrator),
-        cluster,
+        nets: nets
+            .map(|nets| wire::Networks::Here(nets.orchestrator))
+            .or_else(|| config.console.nets.clone().map(wire::Networks::At)),
+        clusters,
     };
     process.supervisor.spawn(Stage::Observe, "console", |stop| async move {
         wire::console(shown).serve(console, stop).await.map_err(|error| {

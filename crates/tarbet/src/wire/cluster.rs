@@ -1,15 +1,20 @@
-//! Panels of a cluster that this process serves: its virtual nodes, its requests, its federation.
+//! Panels of clusters: their virtual nodes, requests and federations.
+
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use axum::extract::Path;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::delete;
 use axum::{Json, Router};
+use futures::future::try_join_all;
 use serde_json::{Value, json};
-use tarbet_cluster::Client;
+use tarbet_cluster::{Client, Source};
 use tarbet_console::Panel;
-use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::cluster;
+use tarbet_telemetry::{Coded, Problem};
+use tokio::sync::OnceCell;
 
 use super::rights::Rights;
 
@@ -17,33 +22,67 @@ const NODES: &str = "/api/v1/nodes?labelSelector=virtual-node.interlink/type";
 const REQUESTS: &str = "/apis/appstudio.redhat.com/v1alpha1/internalrequests?limit=200";
 const MESH: &str = "/apis/federation.openshift-service-mesh.io/v1alpha1";
 
-/// The three panels. A kind that the cluster does not know is shown as nothing, not as a failure.
-pub(super) fn panels(client: &Client, rights: &Rights) -> [Panel; 3] {
-    let jobs = listing("jobs", client, REQUESTS, request).routes(cancelling(client, rights));
-    [listing("nodes", client, NODES, node), jobs, meshes(client)]
+/// A cluster that is shown.
+#[derive(Clone)]
+pub struct Cluster {
+    client: Arc<OnceCell<Client>>,
+    /// Where the way to it will be told, if it is not known yet.
+    kubeconfig: PathBuf,
 }
 
-fn listing(name: &'static str, client: &Client, path: &'static str, view: fn(&Value) -> Value) -> Panel {
-    let client = client.clone();
+impl Cluster {
+    /// One that this process is connected to.
+    pub fn served(client: Client) -> Self {
+        Self { client: Arc::new(OnceCell::new_with(Some(client))), kubeconfig: PathBuf::new() }
+    }
+
+    /// The one that this file leads to, now or once it is there.
+    pub fn at(kubeconfig: PathBuf) -> Self {
+        Self { client: Arc::default(), kubeconfig }
+    }
+
+    async fn client(&self) -> Result<Option<&Client>, Problem> {
+        if !self.client.initialized() && !self.kubeconfig.exists() {
+            return Ok(None);
+        }
+        let connect = || async { tarbet_cluster::connect(&Source::file(self.kubeconfig.clone())).await };
+        self.client.get_or_try_init(connect).await.map(Some).map_err(|error| error.problem())
+    }
+}
+
+/// The three panels. A kind that a cluster does not know is shown as nothing, not as a failure.
+pub(super) fn panels(clusters: &[Cluster], rights: &Rights) -> [Panel; 3] {
+    let clusters: Arc<[Cluster]> = clusters.into();
+    let jobs = listing("jobs", &clusters, REQUESTS, request).routes(cancelling(&clusters, rights));
+    [listing("nodes", &clusters, NODES, node), jobs, meshes(&clusters)]
+}
+
+fn listing(
+    name: &'static str,
+    clusters: &Arc<[Cluster]>,
+    path: &'static str,
+    view: fn(&Value) -> Value,
+) -> Panel {
+    let clusters = Arc::clone(clusters);
     Panel::live(name, move || {
-        let client = client.clone();
-        async move { list(&client, path).await.map(|items| items.iter().map(view).collect()) }
+        let clusters = Arc::clone(&clusters);
+        async move { list(&clusters, path).await.map(|items| items.iter().map(view).collect()) }
     })
 }
 
 /// Federations, what they export and what they import, and where those collide.
-fn meshes(client: &Client) -> Panel {
-    let client = client.clone();
+fn meshes(clusters: &Arc<[Cluster]>) -> Panel {
+    let clusters = Arc::clone(clusters);
     Panel::live("federation", move || {
-        let client = client.clone();
+        let clusters = Arc::clone(&clusters);
         async move {
             let paths = ["meshfederations", "federationservicerules", "importedservices"]
                 .map(|kind| format!("{MESH}/{kind}"));
             let [federations, rules, imported] = &paths;
             let (federations, rules, imported) = futures::try_join!(
-                list(&client, federations),
-                list(&client, rules),
-                list(&client, imported)
+                list(&clusters, federations),
+                list(&clusters, rules),
+                list(&clusters, imported)
             )?;
             Ok(json!({
                 "federations": federations.iter().map(federation).collect::<Vec<_>>(),
@@ -55,32 +94,49 @@ fn meshes(client: &Client) -> Panel {
 }
 
 /// `DELETE /api/jobs/NAMESPACE/NAME` cancels a request, as `tarbet request cancel` does.
-fn cancelling(client: &Client, rights: &Rights) -> Router {
-    let (client, rights) = (client.clone(), rights.clone());
-    let cancel = async move |Path((namespace, name)): Path<(String, String)>,
-                             headers: HeaderMap|
-                -> Response {
-        let wants = format!("jobs DELETE /{namespace}/{name}");
-        let work = async {
-            match tarbet_jobs::client::Requests::new(client.clone(), Some(&namespace)).cancel(&name).await {
-                Ok(()) => StatusCode::NO_CONTENT.into_response(),
-                Err(problem) => (problem.status(), Json(problem)).into_response(),
-            }
+fn cancelling(clusters: &Arc<[Cluster]>, rights: &Rights) -> Router {
+    let (clusters, rights) = (Arc::clone(clusters), rights.clone());
+    let cancel =
+        async move |Path((namespace, name)): Path<(String, String)>, headers: HeaderMap| -> Response {
+            let wants = format!("jobs DELETE /{namespace}/{name}");
+            let work = async {
+                match cancel_in(&clusters, &namespace, &name).await {
+                    Ok(()) => StatusCode::NO_CONTENT.into_response(),
+                    Err(problem) => (problem.status(), Json(problem)).into_response(),
+                }
+            };
+            rights.change(&headers, wants, work).await
         };
-        rights.change(&headers, wants, work).await
-    };
     Router::new().route("/{namespace}/{name}", delete(cancel))
 }
 
-async fn list(client: &Client, path: &str) -> Result<Vec<Value>, Problem> {
+/// Cancels it in the first cluster that has it.
+async fn cancel_in(clusters: &[Cluster], namespace: &str, name: &str) -> Result<(), Problem> {
+    let mut outcome = Ok(());
+    for cluster in clusters {
+        let Some(client) = cluster.client().await? else { continue };
+        outcome = tarbet_jobs::client::Requests::new(client.clone(), Some(namespace)).cancel(name).await;
+        if !outcome.as_ref().is_err_and(|problem| problem.status() == StatusCode::NOT_FOUND) {
+            break;
+        }
+    }
+    outcome
+}
+
+/// What all of them have at this path.
+async fn list(clusters: &[Cluster], path: &str) -> Result<Vec<Value>, Problem> {
+    Ok(try_join_all(clusters.iter().map(|cluster| list_one(cluster, path))).await?.concat())
+}
+
+async fn list_one(cluster: &Cluster, path: &str) -> Result<Vec<Value>, Problem> {
     let failed = |cause: String| {
         Problem::new(&cluster::CLUSTER_UNREACHABLE, "The cluster does not answer.")
             .at("console → Kubernetes API")
             .because(cause)
     };
+    let Some(client) = cluster.client().await? else { return Ok(Vec::new()) };
     let request = http::Request::get(path).body(Vec::new()).map_err(|error| failed(error.to_string()))?;
-    let text = client.request_text(request).await;
-    match text {
+    match client.request_text(request).await {
         Ok(text) => {
             let value: Value = serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?;
             Ok(value["items"].as_array().cloned().unwrap_or_default())

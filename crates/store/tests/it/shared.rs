@@ -1,9 +1,12 @@
 //! What is special to Redis: who may connect, what is kept apart, what the server is asked about itself.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tarbet_store::backend::Redis;
-use tarbet_store::{Durability, Error, Prefix, RedisConfig, Retry, Store, StoreConfig, TlsConfig};
+use tarbet_store::{
+    Commit, Durability, Error, Prefix, RedisConfig, Retry, Revision, Store, StoreConfig, TlsConfig,
+};
 use tarbet_testbed::{Authority, Persistence, RedisOptions, Subject, TlsMode};
 
 use crate::place::{config, key, prefix, secret, text};
@@ -197,4 +200,44 @@ async fn a_server_is_asked_what_it_survives() {
     assert_eq!(found.warnings(), Vec::<&str>::new(), "{found:?}");
     careful.stop().await.unwrap();
     assert!(matches!(tarbet_store::durability(&settings).await, Err(Error::Unavailable { .. })));
+}
+
+/// How often each command was run since the counts were set back, also those that scripts run.
+async fn commands(server: &tarbet_testbed::Redis) -> BTreeMap<String, u64> {
+    let told = server.command(&["INFO", "commandstats"]).await.unwrap();
+    let counted = told.lines().filter_map(|line| {
+        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        Some((name.to_owned(), rest.split(',').next()?.parse().ok()?))
+    });
+    counted.collect()
+}
+
+#[tokio::test]
+async fn a_change_is_one_call_and_the_server_is_asked_no_more_than_it_takes() {
+    let server = tarbet_testbed::Redis::start().await.unwrap();
+    let store = open(&config(&server));
+    let hour = Duration::from_hours(1);
+    let change = |number: u64, counter: Revision| {
+        let (new, logged) = (key(format!("new-{number}")), key(format!("log-{number}")));
+        Commit::new()
+            .at(key("counter"), counter)
+            .put(new, "v")
+            .put(key("counter"), "n")
+            .put_for(logged, "changes", hour)
+    };
+    let first = store.put(key("counter"), "n").await.unwrap();
+    let second = store.commit(change(1, first)).await.unwrap();
+    server.command(&["CONFIG", "RESETSTAT"]).await.unwrap();
+    store.commit(change(2, second)).await.unwrap();
+    let run = commands(&server).await;
+    assert_eq!(run.get("evalsha"), Some(&1), "{run:?}");
+    let asides = ["evalsha", "info", "config|resetstat", "ping", "hello", "client|setinfo", "subscribe"];
+    let inner: u64 = run.iter().filter(|(name, _)| !asides.contains(&name.as_str())).map(|(_, n)| n).sum();
+    // The time, what was decided, the condition, what expired, the revision, three entries, the decision, the hint.
+    assert!(inner <= 17, "{inner}: {run:?}");
+    // An entry that was to expire and is written for good does not.
+    store.put(key("log-2"), "kept").await.unwrap();
+    let kept = store.get(&key("log-2")).await.unwrap().unwrap();
+    assert_eq!((&kept.value[..], kept.expires_in), (&b"kept"[..], None));
+    assert_eq!(store.list(&Prefix::everything()).await.unwrap().len(), 5, "each is listed once");
 }

@@ -57,7 +57,7 @@ impl Journal {
             return Ok(());
         }
         let transaction = database.begin_write()?;
-        let mut tables = Tables::open(&transaction, None)?;
+        let mut tables = Tables::open(&transaction, None, None)?;
         let mut replayed = 0_usize;
         if known.is_some() {
             for record in records {

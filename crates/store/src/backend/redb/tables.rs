@@ -135,12 +135,22 @@ pub(super) fn range(
     Ok(page)
 }
 
-/// The tables opened for writing.
-pub(super) struct Tables<'t> {
-    entries: Table<'t, EntryKey, EntryValue>,
-    expiry: Table<'t, ExpiryKey, ()>,
-    meta: Table<'t, &'static str, u64>,
+/// What the last transaction knew, so that the next need not read it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    /// The last revision that was given out. With a journal it is ahead of the one in `meta`.
     revision: u64,
+    /// Nothing expires before this.
+    soonest: u64,
+}
+
+/// The tables for writing. Opening one and changing one costs every commit, so those that a commit seldom needs are
+/// opened when it does.
+pub(super) struct Tables<'t> {
+    transaction: &'t WriteTransaction,
+    entries: Table<'t, EntryKey, EntryValue>,
+    expiry: Option<Table<'t, ExpiryKey, ()>>,
+    known: Known,
     changes: Option<&'t mut Changes>,
 }
 
@@ -148,31 +158,57 @@ pub(super) struct Tables<'t> {
 pub(super) type Outcome = Result<Revision, Key>;
 
 impl<'t> Tables<'t> {
-    /// Opens them; what commits change is written down as well, if asked.
+    /// Opens them, with what is known already; what commits change is written down as well, if asked.
     pub(super) fn open(
         transaction: &'t WriteTransaction,
+        known: Option<Known>,
         changes: Option<&'t mut Changes>,
     ) -> Result<Self, Error> {
-        let meta = transaction.open_table(META)?;
-        let revision = meta.get(META_REVISION)?.map_or(0, |revision| revision.value());
-        let (entries, expiry) = (transaction.open_table(ENTRIES)?, transaction.open_table(EXPIRY)?);
-        Ok(Self { entries, expiry, meta, revision, changes })
+        let known = if let Some(known) = known {
+            known
+        } else {
+            let meta = transaction.open_table(META)?;
+            let revision = meta.get(META_REVISION)?.map_or(0, |revision| revision.value());
+            Known { revision, soonest: 0 }
+        };
+        let entries = transaction.open_table(ENTRIES)?;
+        Ok(Self { transaction, entries, expiry: None, known, changes })
+    }
+
+    /// What the next transaction need not read, once this one is committed.
+    pub(super) fn known(&self) -> Known {
+        self.known
     }
 
     /// The last revision that was given out.
     pub(super) fn revision(&self) -> u64 {
-        self.revision
+        self.known.revision
+    }
+
+    /// Writes down which revision was given out last. A record of the journal tells it as well.
+    pub(super) fn keep_revision(&mut self) -> Result<(), Error> {
+        self.transaction.open_table(META)?.insert(META_REVISION, self.known.revision)?;
+        Ok(())
     }
 
     /// From now on this generation of the journal continues what is here.
     pub(super) fn start_generation(&mut self, generation: u64) -> Result<(), Error> {
-        self.meta.insert(META_GENERATION, generation)?;
+        self.keep_revision()?;
+        self.transaction.open_table(META)?.insert(META_GENERATION, generation)?;
         Ok(())
+    }
+
+    fn expiry(&mut self) -> Result<&mut Table<'t, ExpiryKey, ()>, Error> {
+        let opened = match self.expiry.take() {
+            Some(opened) => opened,
+            None => self.transaction.open_table(EXPIRY)?,
+        };
+        Ok(self.expiry.insert(opened))
     }
 
     /// Does what a record of the journal says, unless it was done already; tells whether it did.
     pub(super) fn replay(&mut self, record: &Record<'_>) -> Result<bool, Error> {
-        if record.revision <= self.revision {
+        if record.revision <= self.known.revision {
             return Ok(false);
         }
         let changes = record.changes().map_err(|garbled| Error::Io(std::io::Error::other(garbled)))?;
@@ -184,19 +220,26 @@ impl<'t> Tables<'t> {
                 Change::Delete { table, key } => self.remove(table, key)?,
             }
         }
-        self.revision = record.revision;
-        self.meta.insert(META_REVISION, self.revision)?;
+        self.known.revision = record.revision;
         Ok(true)
     }
 
     /// Removes up to `most` expired entries and tells how many it were.
     pub(super) fn sweep(&mut self, now: u64, most: usize) -> Result<usize, Error> {
-        let mut due = Vec::new();
-        for row in self.expiry.range::<(u64, &str, &[u8])>(..(now + 1, "", &[][..]))?.take(most) {
+        if now < self.known.soonest {
+            return Ok(0);
+        }
+        let (mut due, mut soonest) = (Vec::new(), u64::MAX);
+        for row in self.expiry()?.iter()? {
             let (row, _) = row?;
-            let (_, table, key) = row.value();
+            let (at, table, key) = row.value();
+            if at > now || due.len() == most {
+                soonest = at;
+                break;
+            }
             due.push((table.to_owned(), key.to_vec()));
         }
+        self.known.soonest = soonest;
         for (table, key) in &due {
             self.remove(table, key)?;
         }
@@ -211,9 +254,8 @@ impl<'t> Tables<'t> {
                 return Ok(Err(condition.key.clone()));
             }
         }
-        let revision = Revision::after(self.revision, now);
-        self.revision = revision.number();
-        self.meta.insert(META_REVISION, self.revision)?;
+        let revision = Revision::after(self.known.revision, now);
+        self.known.revision = revision.number();
         for operation in &commit.operations {
             match operation {
                 Operation::Put { key, value, ttl } => {
@@ -261,10 +303,11 @@ impl<'t> Tables<'t> {
         let before = self.entries.insert((table, key), row)?.map_or(0, |before| before.value().1);
         if before != row.1 {
             if before != 0 {
-                self.expiry.remove((before, table, key))?;
+                self.expiry()?.remove((before, table, key))?;
             }
             if row.1 != 0 {
-                self.expiry.insert((row.1, table, key), ())?;
+                self.known.soonest = self.known.soonest.min(row.1);
+                self.expiry()?.insert((row.1, table, key), ())?;
             }
         }
         Ok(())
@@ -273,7 +316,7 @@ impl<'t> Tables<'t> {
     fn remove(&mut self, table: &str, key: &[u8]) -> Result<(), Error> {
         let before = self.entries.remove((table, key))?.map_or(0, |before| before.value().1);
         if before != 0 {
-            self.expiry.remove((before, table, key))?;
+            self.expiry()?.remove((before, table, key))?;
         }
         Ok(())
     }

@@ -12,14 +12,14 @@ local prefix = KEYS[1]
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
-local schema = redis.call('GET', prefix .. ':schema')
+local schema_key, revision_key = prefix .. ':schema', prefix .. ':revision'
+local done_key = prefix .. ':done:' .. ARGV[2]
+local schema, last, done = unpack(redis.call('MGET', schema_key, revision_key, done_key))
 if schema and schema ~= ARGV[1] then
   return {'schema', tonumber(schema) or 0, now}
 end
 
 -- An attempt that was decided before, though its answer was lost or its caller has long asked again.
-local done_key = prefix .. ':done:' .. ARGV[2]
-local done = redis.call('GET', done_key)
 if done then
   local kind, number = string.match(done, '^(%a+) (%d+)$')
   return {kind, tonumber(number), now}
@@ -43,10 +43,11 @@ end
 
 -- The revision of what is there, unless it has expired.
 local function revision_of(name, key)
+  local raw = redis.call('HGET', values(name), key)
+  if not raw then return nil end
   local at = redis.call('ZSCORE', expiry, member(name, key))
   if at and tonumber(at) <= now then return nil end
-  local raw = redis.call('HGET', values(name), key)
-  return raw and string.match(raw, '^%d+')
+  return string.match(raw, '^%d+')
 end
 
 local argument = 11
@@ -72,25 +73,27 @@ for _, due in ipairs(redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0
   remove(string.sub(due, 1, split - 1), string.sub(due, split + 1))
 end
 
-local last = tonumber(redis.call('GET', prefix .. ':revision') or '0')
-local revision = math.max(last + 1, now)
+local revision = math.max(tonumber(last or '0') + 1, now)
 local digits = string.format('%.0f', revision)
 if not schema then
-  redis.call('SET', prefix .. ':schema', ARGV[1])
+  redis.call('SET', schema_key, ARGV[1])
 end
-redis.call('SET', prefix .. ':revision', digits)
+redis.call('SET', revision_key, digits)
 
 for _ = 1, tonumber(ARGV[10]) do
   local kind, name, key, value, ttl = unpack(ARGV, argument, argument + 4)
   argument = argument + 5
   if kind == 'put' then
-    redis.call('SADD', prefix .. ':tables', name)
-    redis.call('HSET', values(name), key, digits .. ' ' .. value)
-    redis.call('ZADD', index(name), 0, key)
-    if ttl == '0' then
-      redis.call('ZREM', expiry, member(name, key))
-    else
+    -- A key that is there is in the index, and one that is new has no expiry: each call here costs every writer.
+    local new = redis.call('HSET', values(name), key, digits .. ' ' .. value) == 1
+    if new then
+      redis.call('SADD', prefix .. ':tables', name)
+      redis.call('ZADD', index(name), 0, key)
+    end
+    if ttl ~= '0' then
       redis.call('ZADD', expiry, string.format('%.0f', now + tonumber(ttl)), member(name, key))
+    elseif not new then
+      redis.call('ZREM', expiry, member(name, key))
     end
   elseif kind == 'delete' then
     remove(name, key)

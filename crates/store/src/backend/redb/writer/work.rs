@@ -9,7 +9,7 @@ use super::{Job, Stats};
 use crate::backend::redb::file::File;
 use crate::backend::redb::journal::Journal;
 use crate::backend::redb::journal::record::Changes;
-use crate::backend::redb::tables::{Outcome, Tables};
+use crate::backend::redb::tables::{Known, Outcome, Tables};
 use crate::clock::Clock;
 use crate::config::Sync;
 use crate::error::Error;
@@ -36,6 +36,8 @@ pub(super) struct Work {
     stats: Arc<Stats>,
     /// What the transaction at hand changes, for the journal.
     changes: Changes,
+    /// What the last transaction knew; nothing after the file was opened.
+    known: Option<Known>,
     /// The last transaction failed; the file must be opened again before the next.
     broken: bool,
     /// Something is visible that redb has not flushed.
@@ -52,7 +54,7 @@ impl Work {
         stats: Arc<Stats>,
     ) -> Self {
         let changes = Changes::default();
-        Self { file, journal, sync, clock, hub, stats, changes, broken: false, unflushed: false }
+        Self { file, journal, sync, clock, hub, stats, changes, known: None, broken: false, unflushed: false }
     }
 
     /// What is left to do when nobody wants anything.
@@ -107,10 +109,10 @@ impl Work {
     }
 
     fn flush(&mut self) -> Result<(), ::redb::Error> {
-        let generation = rand::random();
+        let (generation, known) = (rand::random(), self.known);
         self.file.with(|database| {
             let transaction = database.begin_write()?;
-            Tables::open(&transaction, None)?.start_generation(generation)?;
+            Tables::open(&transaction, known, None)?.start_generation(generation)?;
             Ok(transaction.commit()?)
         })?;
         self.stats.transactions.fetch_add(1, Ordering::Relaxed);
@@ -141,6 +143,7 @@ impl Work {
     fn recover(&mut self) -> Result<(), Error> {
         if self.broken {
             let journal = &mut self.journal;
+            self.known = None;
             self.file.reopen(|database| journal.replay(database))?;
             (self.broken, self.unflushed) = (false, false);
             tracing::info!("The store file was opened again after a failed write.");
@@ -152,22 +155,26 @@ impl Work {
     fn transact(&mut self, batch: &[Job]) -> Result<Vec<Outcome>, ::redb::Error> {
         let now = self.clock.micros();
         let soon = self.sync == Sync::Soon;
-        let Self { file, journal, changes, stats, unflushed, .. } = self;
+        let Self { file, journal, changes, known, stats, unflushed, .. } = self;
         file.with(|database| {
             let mut transaction = database.begin_write()?;
             if soon {
                 transaction.set_durability(Durability::None)?;
             }
             changes.clear();
-            let mut tables = Tables::open(&transaction, soon.then_some(&mut *changes))?;
+            let mut tables = Tables::open(&transaction, *known, soon.then_some(&mut *changes))?;
             let swept = tables.sweep(now, SWEEP_MAX)?;
             let outcomes: Vec<Outcome> =
                 batch.iter().map(|job| tables.run(&job.commit, now)).collect::<Result<_, _>>()?;
-            let revision = tables.revision();
-            drop(tables);
+            let (revision, learned) = (tables.revision(), tables.known());
             let changed = outcomes.iter().any(Result::is_ok);
+            if !soon && changed {
+                tables.keep_revision()?;
+            }
+            drop(tables);
             if !changed && swept == 0 {
                 transaction.abort()?;
+                *known = Some(learned);
                 return Ok(outcomes);
             }
             // What expired is gone with or without a record.
@@ -175,6 +182,7 @@ impl Work {
                 journal.append(changes, revision).map_err(::redb::Error::Io)?;
             }
             transaction.commit()?;
+            *known = Some(learned);
             if soon {
                 *unflushed = true;
             } else {

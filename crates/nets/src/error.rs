@@ -141,6 +141,11 @@ impl Error {
         self.problem().row().http == 404
     }
 
+    /// Whether a plugin or its cloud failed, which may pass without anybody asking for something else.
+    pub fn may_pass(&self) -> bool {
+        [nets::PLUGIN_UNREACHABLE.id, nets::CLOUD_FAILED.id].contains(&self.problem().code.as_str())
+    }
+
     /// Whether the other side does not have this at all.
     pub fn is_unsupported(&self) -> bool {
         self.problem().row().http == 501

@@ -11,6 +11,7 @@ mod drift;
 mod follow;
 mod grpc;
 mod lead;
+mod leaving;
 mod links;
 mod lists;
 mod needed;
@@ -57,8 +58,6 @@ pub use request::{Request, Target};
 /// How soon a cloud that could not be told its flags is told again, and how slowly at last.
 const FLAGS_AGAIN: Duration = Duration::from_millis(500);
 const FLAGS_AGAIN_MAX: Duration = Duration::from_secs(30);
-/// How long a change waits to learn which connections it leaves unneeded.
-const TOLD_WITHIN: Duration = Duration::from_secs(2);
 
 /// An operation that is written down and under way.
 struct Begun {
@@ -157,7 +156,7 @@ impl Orchestrator {
     /// What a request would do.
     pub async fn plan(&self, request: &Request) -> Result<Plan, Error> {
         let calls = self.0.plan(request).await?;
-        let unneeded = self.0.freed_by(&calls).await?;
+        let unneeded = self.0.told_freed_by(&calls).await;
         Ok(Plan { digest: operation::digest(&calls), calls: self.0.describe(&calls).await?, unneeded })
     }
 
@@ -208,15 +207,7 @@ impl Orchestrator {
             return Ok(None);
         }
         self.0.metrics.operations.inc();
-        // Only told, so a cloud that does not tell its networks just now keeps nothing back.
-        let unneeded = match tokio::time::timeout(TOLD_WITHIN, self.0.freed_by(&calls)).await {
-            Ok(Ok(unneeded)) => unneeded,
-            Ok(Err(error)) => {
-                tracing::warn!(error = %tarbet_telemetry::problem::chain(&error), "It is not known which connections this leaves unneeded.");
-                Vec::new()
-            }
-            Err(_) => Vec::new(),
-        };
+        let unneeded = self.0.told_freed_by(&calls).await;
         let (inner, title) = (Arc::clone(&self.0), request.title());
         let (tell, told) = oneshot::channel();
         // What is written down must be run, also if the caller leaves while it is being written.

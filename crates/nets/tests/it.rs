@@ -11,6 +11,7 @@ mod it {
     mod first_vpn;
     mod gcp;
     mod ibm;
+    mod leaving;
     mod life;
     mod local;
     mod operations;

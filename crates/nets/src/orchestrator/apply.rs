@@ -18,10 +18,12 @@ use crate::plan::tags::Mapping;
 
 /// What a call left to be written down together with the word that it was made.
 #[derive(Default)]
-struct Made {
-    writes: Vec<Write>,
+pub(super) struct Made {
+    pub(super) writes: Vec<Write>,
+    /// Why it is left to be done later, without keeping the next call back.
+    pub(super) behind: Option<Error>,
     /// Held until it is written: the next one reads it.
-    _turn: Option<OwnedMutexGuard<()>>,
+    pub(super) _turn: Option<OwnedMutexGuard<()>>,
 }
 
 impl Inner {
@@ -68,6 +70,7 @@ impl Inner {
     }
 
     async fn run_calls(&self, operation: &mut Operation, cancel: &CancellationToken) -> Result<(), Error> {
+        let mut behind: Option<Error> = None;
         while let Some(call) = operation.calls.get(operation.done).cloned() {
             if cancel.is_cancelled() {
                 return Err(Error::Cancelled(operation.id.to_string()));
@@ -75,14 +78,15 @@ impl Inner {
             let made = self.make(&call, operation, cancel).await?;
             operation.done += 1;
             let over = operation.done == operation.calls.len();
+            behind = behind.or(made.behind);
             if over {
-                operation.state = State::Done;
+                operation.state = behind.as_ref().map_or(State::Done, |error| State::Failed(error.problem()));
             }
             if over || !call.is_own_record() {
                 self.operations.save(operation, made.writes).await?;
             }
         }
-        Ok(())
+        behind.map_or(Ok(()), Err)
     }
 
     async fn make(
@@ -109,26 +113,18 @@ impl Inner {
                 let name = format!("{namespace}.{cloud}.{}", created.name);
                 let (uri, ip) =
                     (Some(created.uri.clone()), Some(created.ip.clone()).filter(|ip| !ip.is_empty()));
-                let from = MadeFrom { description: description.clone() };
+                let from = MadeFrom { description: description.clone(), going: None };
                 self.lead.commit(Commit::new().with(self.made.put_op(&name, &from)?)).await?;
                 let tag = Mapping { name, child_tags: vec![], uri, ip };
                 self.tags.set(&tag).await?;
                 self.propagate(self.affected(&tag.name).into_iter().collect(), &tag.name, cancel).await?;
             }
             Call::DeleteResource { cloud, namespace, uri } => {
-                ignore_missing(self.places.cloud(cloud)?.delete_resource(namespace, uri).await)?;
-                self.spaces.outdated();
+                let target =
+                    Target { namespace: namespace.clone(), cloud: cloud.clone(), uri: uri.clone(), ip: None };
+                return self.remove(&target).await;
             }
-            Call::Unregister { tag, subscriber } => {
-                let set = self.rules.get(subscriber).await?;
-                for followed in set.rules.values().flat_map(|rule| &rule.tags) {
-                    self.tags.unsubscribe(followed, subscriber).await?;
-                }
-                ignore_missing(self.tags.delete(tag).await.map(drop))?;
-                let writes =
-                    vec![self.rules.put_op(subscriber, &RuleSet::default())?, self.made.delete_op(tag)];
-                return Ok(Made { writes, _turn: None });
-            }
+            Call::Unregister { tag, subscriber } => return self.unregister(tag, subscriber).await,
             Call::Connect(request) => self.connect(request, cancel).await?,
             Call::Disconnect { link } => self.disconnect(link).await?,
             Call::Subscribe { tag, subscriber } => drop(self.tags.subscribe(tag, subscriber).await?),
@@ -171,7 +167,7 @@ impl Inner {
         };
         let rules = rules.iter().map(renew).collect();
         let write = self.give_rules_in_turn(target, &subscriber, rules).await?;
-        Ok(Made { writes: vec![write], _turn: Some(turn) })
+        Ok(Made { writes: vec![write], behind: None, _turn: Some(turn) })
     }
 
     /// Only for who holds the turn of the subscriber: a rule that is being removed must not come back.
@@ -185,31 +181,21 @@ impl Inner {
         self.places.cloud(&target.cloud)?.add_rules(&target.namespace, &target.uri, rules.clone()).await?;
         let mut set = self.rules.get(subscriber).await?;
         let first = set.rules.is_empty();
+        let going = set.going_beside(&rules);
         let mut new = RuleSet::new(target, rules);
         set.rules.append(&mut new.rules);
-        let mut set = RuleSet { rules: set.rules, ip: new.ip.or(set.ip), ..new };
+        let (ip, deleted) = (new.ip.or(set.ip), set.deleted);
+        let mut set = RuleSet { rules: set.rules, ip, going, deleted, ..new };
         if first {
             // From here on we look after all of its rules, also those that another orchestrator gave.
             self.add_foreign(target, &mut set).await?;
         }
         self.rules.put_op(subscriber, &set)
     }
-
-    async fn take_rules(&self, target: &Target, names: &[String]) -> Result<Made, Error> {
-        let subscriber = target.subscriber().to_string();
-        let turn = self.turns.turn(&subscriber).await;
-        self.places
-            .cloud(&target.cloud)?
-            .delete_rules(&target.namespace, &target.uri, names.to_vec())
-            .await?;
-        let mut set = self.rules.get(&subscriber).await?;
-        set.rules.retain(|name, _| !names.contains(name));
-        Ok(Made { writes: vec![self.rules.put_op(&subscriber, &set)?], _turn: Some(turn) })
-    }
 }
 
 /// What is to be removed and is not there is as wanted.
-fn ignore_missing(outcome: Result<(), Error>) -> Result<(), Error> {
+pub(super) fn ignore_missing(outcome: Result<(), Error>) -> Result<(), Error> {
     match outcome {
         Err(error) if error.is_not_found() => Ok(()),
         outcome => outcome,

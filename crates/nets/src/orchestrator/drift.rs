@@ -66,6 +66,8 @@ struct Wrong {
     missing: Vec<Rule>,
     /// Rules that only the cloud has.
     foreign: Vec<String>,
+    /// Deletions that the cloud has yet to be told.
+    leaving: Vec<String>,
 }
 
 impl Wrong {
@@ -79,7 +81,8 @@ impl Wrong {
         let missing =
             self.missing.iter().map(|rule| format!("rule {} of {uri} is missing or different", rule.name));
         let foreign = self.foreign.iter().map(|name| format!("rule {name} of {uri} is not ours"));
-        let rules = behind.chain(missing).chain(foreign).map(|what| report(what, repaired));
+        let leaving = self.leaving.iter().cloned();
+        let rules = behind.chain(missing).chain(foreign).chain(leaving).map(|what| report(what, repaired));
         gone.into_iter().chain(rules).collect()
     }
 }
@@ -93,7 +96,11 @@ impl Inner {
             behind: Vec::new(),
             missing: Vec::new(),
             foreign: Vec::new(),
+            leaving: set.leaves(),
         };
+        if set.deleted.is_some() {
+            return Ok(wrong);
+        }
         let actual = match self.places.cloud(&set.cloud)?.permit_list(&set.namespace, &set.uri).await {
             Ok(rules) => rules,
             Err(error) if error.is_not_found() => {
@@ -105,10 +112,13 @@ impl Inner {
         let actual: BTreeMap<&str, &Rule> = actual.iter().map(|rule| (rule.name.as_str(), rule)).collect();
         wrong.behind = self.renewed(set).await?;
         let is_behind = |rule: &Rule| wrong.behind.iter().any(|behind| behind.name == rule.name);
-        let others = set.rules.values().filter(|rule| !is_behind(rule));
+        let others = set.staying().filter(|rule| !is_behind(rule));
         wrong.missing =
             others.filter(|rule| differs(actual.get(rule.name.as_str()), rule)).cloned().collect();
-        let foreign = actual.keys().filter(|name| !set.rules.contains_key(**name));
+        // Of a resource that was given no rules here, all are others'.
+        let known =
+            |name: &str| set.rules.is_empty() || set.rules.contains_key(name) || set.going.contains(name);
+        let foreign = actual.keys().filter(|name| !known(name));
         wrong.foreign = foreign.map(ToString::to_string).collect();
         Ok(wrong)
     }
@@ -119,10 +129,13 @@ impl Inner {
         let subscriber = target.subscriber().to_string();
         let _turn = self.turns.turn(&subscriber).await;
         let set = self.rules.get(&subscriber).await?;
-        if set.rules.is_empty() {
+        if set.rules.is_empty() && !set.is_leaving() {
             return Ok(Vec::new());
         }
         let wrong = self.compare(&set).await?;
+        if set.is_leaving() && self.make_deletions(&target, set).await?.is_none() {
+            return Ok(wrong.told(true));
+        }
         let cloud = self.places.cloud(&target.cloud)?;
         if !wrong.missing.is_empty() {
             cloud.add_rules(&target.namespace, &target.uri, wrong.missing.clone()).await?;

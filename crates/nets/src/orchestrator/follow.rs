@@ -77,7 +77,12 @@ impl Inner {
         let target = subscriber.clone().into();
         let name = subscriber.to_string();
         let _turn = self.turns.turn(&name).await;
-        let set = match self.permit_list(&target).await {
+        let mut known = self.rules.of(&target).await?;
+        if known.is_leaving() {
+            let Some(left) = self.make_deletions(&target, known).await? else { return Ok(()) };
+            known = left;
+        }
+        let set = match self.or_as_told(&target, known).await {
             // Gone, with its permit list: nothing follows the tag any more.
             Err(error) if error.is_not_found() => return Ok(()),
             outcome => outcome?,
@@ -99,14 +104,14 @@ impl Inner {
 
     /// The rules of a permit list that are not what their tags stand for, as they should be.
     pub(super) async fn renewed(&self, set: &RuleSet) -> Result<Vec<Rule>, Error> {
-        let tags: Vec<&String> = set.rules.values().flat_map(|rule| &rule.tags).collect();
+        let tags: Vec<&String> = set.staying().flat_map(|rule| &rule.tags).collect();
         self.tags.look(&tags).await?;
         let renew = |rule: &Rule| {
             // Some clouds keep no tags: what such a rule stood for is not known here.
             let targets = if rule.tags.is_empty() { rule.targets.clone() } else { self.targets(rule) };
             (targets != rule.targets).then(|| Rule { targets, ..rule.clone() })
         };
-        Ok(set.rules.values().filter_map(renew).collect())
+        Ok(set.staying().filter_map(renew).collect())
     }
 
     /// The addresses a rule's tags stand for now. A tag that is gone stands for nothing.
@@ -120,10 +125,14 @@ impl Inner {
     /// whoever then tries to mend it learns why.
     pub(super) async fn behind(&self, subscribers: impl IntoIterator<Item = String>) -> Vec<String> {
         let look = |name: String| async move {
-            let subscriber = Subscriber::parse(&name)?;
-            let behind = match self.permit_list(&subscriber.into()).await {
-                Ok(set) => self.renewed(&set).await.map_or(true, |rules| !rules.is_empty()),
-                Err(error) => !error.is_not_found(),
+            let target = Subscriber::parse(&name)?.into();
+            let behind = match self.rules.of(&target).await {
+                Ok(known) if known.is_leaving() => true,
+                Ok(known) => match self.or_as_told(&target, known).await {
+                    Ok(set) => self.renewed(&set).await.map_or(true, |rules| !rules.is_empty()),
+                    Err(error) => !error.is_not_found(),
+                },
+                Err(_) => true,
             };
             behind.then_some(name)
         };
@@ -178,7 +187,7 @@ impl Orchestrator {
     /// Compares every remembered permit list with its tags. No cloud is asked.
     async fn review(&self) -> Result<(), Error> {
         for set in self.0.rules.list().await? {
-            if !self.0.renewed(&set).await?.is_empty() {
+            if set.is_leaving() || !self.0.renewed(&set).await?.is_empty() {
                 let subscriber = set.target().subscriber().to_string();
                 self.0.owed.add([subscriber], "", Instant::now());
             }

@@ -143,7 +143,7 @@ fn changing<'a>(sets: &'a [(String, Option<RuleSet>)], then: &WhatIf<'_>) -> Vec
             comes: Vec::new(),
         };
         // Some clouds keep no tags: what such a rule stood for is not known here.
-        for rule in set.iter().flat_map(|set| set.rules.values()).filter(|rule| !rule.tags.is_empty()) {
+        for rule in set.iter().flat_map(RuleSet::staying).filter(|rule| !rule.tags.is_empty()) {
             let mut targets: BTreeSet<&String> = BTreeSet::new();
             for tag in &rule.tags {
                 known.entry(tag).or_insert_with(|| then.addresses(tag));

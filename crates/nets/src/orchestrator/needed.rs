@@ -1,6 +1,7 @@
 //! Which connections between clouds rules need.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use ipnet::IpNet;
 
@@ -15,6 +16,9 @@ use crate::model::Rule;
 use crate::plan::connect::{Link, Side, Step};
 use crate::plan::rule;
 use crate::plan::target::{Map, Place};
+
+/// How long a change waits to learn which connections it leaves unneeded.
+const TOLD_WITHIN: Duration = Duration::from_secs(2);
 
 /// Connections to be made, each once.
 #[derive(Default)]
@@ -91,8 +95,20 @@ impl Inner {
         Ok(unused.into_iter().map(|link| Call::Disconnect { link }).collect())
     }
 
-    /// Links that are needed now, and by nobody once these calls are made.
-    pub(super) async fn freed_by(&self, calls: &[Call]) -> Result<Vec<String>, Error> {
+    /// Links that are needed now, and by nobody once these calls are made. Only told, so a cloud that does not
+    /// tell its networks just now keeps nothing back.
+    pub(super) async fn told_freed_by(&self, calls: &[Call]) -> Vec<String> {
+        match tokio::time::timeout(TOLD_WITHIN, self.freed_by(calls)).await {
+            Ok(Ok(unneeded)) => unneeded,
+            Ok(Err(error)) => {
+                tracing::warn!(error = %tarbet_telemetry::problem::chain(&error), "It is not known which connections this leaves unneeded.");
+                Vec::new()
+            }
+            Err(_) => Vec::new(),
+        }
+    }
+
+    async fn freed_by(&self, calls: &[Call]) -> Result<Vec<String>, Error> {
         let mut gone: BTreeMap<String, Option<&[String]>> = BTreeMap::new();
         for call in calls {
             match call {

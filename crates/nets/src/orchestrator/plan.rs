@@ -44,6 +44,9 @@ impl Inner {
                     ResourceTag { namespace: namespace.clone(), cloud: cloud.clone(), name: name.clone() };
                 let target = match self.resource(namespace, cloud, name) {
                     Err(error @ Error::Resource { .. }) => {
+                        if let Some(left) = self.still_going(&tag.to_string()).await? {
+                            return self.plan_removal(&tag.to_string(), left).await;
+                        }
                         return self.plan_rest(&tag.to_string(), error).await;
                     }
                     outcome => outcome?,
@@ -131,7 +134,11 @@ impl Inner {
     }
 
     /// The tag is as wanted; what is left is whoever could not follow it when it changed.
-    async fn plan_behind(&self, tag: &str, followers: BTreeSet<String>) -> Result<Vec<Call>, Error> {
+    pub(super) async fn plan_behind(
+        &self,
+        tag: &str,
+        followers: BTreeSet<String>,
+    ) -> Result<Vec<Call>, Error> {
         let after = self.lists_after(&followers, |_| Ok(Vec::new())).await?;
         let behind = after.lists.iter().map(|list| list.subscriber.clone()).collect();
         let mut calls = after.connections.calls();
@@ -169,6 +176,10 @@ impl Inner {
                 _ => Err(Error::invalid("name", format!("`{tag}` already exists with another description"))),
             };
         }
+        if self.still_going(&tag).await?.is_some() {
+            let left = format!("the last `{tag}` is deleted and its cloud has yet to remove it");
+            return Err(Error::invalid("name", left));
+        }
         let new = NewResource { deployment, name: name.into(), description: description.into() };
         Ok(vec![
             Call::CreateResource { cloud: cloud.into(), new },
@@ -193,8 +204,9 @@ impl Inner {
         calls.extend(
             tags.into_iter().map(|tag| Call::Subscribe { tag: tag.clone(), subscriber: subscriber.clone() }),
         );
-        let new: Vec<Rule> =
-            resolved.into_iter().filter(|rule| known.rules.get(&rule.name) != Some(rule)).collect();
+        let stays =
+            |rule: &Rule| known.rules.get(&rule.name) == Some(rule) && !known.going.contains(&rule.name);
+        let new: Vec<Rule> = resolved.into_iter().filter(|rule| !stays(rule)).collect();
         if !new.is_empty() {
             calls.push(Call::AddRules {
                 cloud: resource.cloud.clone(),
@@ -209,20 +221,27 @@ impl Inner {
 
     async fn plan_delete(&self, resource: &Target, names: &[String]) -> Result<Vec<Call>, Error> {
         let subscriber = resource.subscriber().to_string();
-        let mut known = self.permit_list(resource).await?;
+        let mut known = self.rules.of(resource).await?;
+        let mut silent = false;
         if names.iter().any(|name| !known.rules.contains_key(name)) {
-            self.add_foreign(resource, &mut known).await?;
+            match self.add_foreign(resource, &mut known).await {
+                // Whatever it has by these names goes once it answers.
+                Err(error) if error.may_pass() => silent = true,
+                looked => looked?,
+            }
         }
-        let gone: Vec<String> =
-            names.iter().filter(|name| known.rules.contains_key(*name)).cloned().collect();
+        let is_there = |name: &&String| silent || known.rules.contains_key(*name);
+        let gone: Vec<String> = names.iter().filter(is_there).cloned().collect();
         if gone.is_empty() {
             return Ok(Vec::new());
         }
-        let tags = |keep: bool| -> BTreeSet<String> {
-            let rules = known.rules.values().filter(|rule| gone.contains(&rule.name) != keep);
-            rules.flat_map(|rule| rule.tags.clone()).filter(|tag| target::parse(tag).is_none()).collect()
+        let (gone_too, left): (Vec<&Rule>, Vec<&Rule>) =
+            known.staying().partition(|rule| gone.contains(&rule.name));
+        let tags = |rules: Vec<&Rule>| -> BTreeSet<String> {
+            let named = rules.into_iter().flat_map(|rule| &rule.tags);
+            named.filter(|tag| target::parse(tag).is_none()).cloned().collect()
         };
-        let (left, before) = (tags(true), tags(false));
+        let (left, before) = (tags(left), tags(gone_too));
         let mut calls = vec![Call::DeleteRules {
             cloud: resource.cloud.clone(),
             namespace: resource.namespace.clone(),
@@ -283,14 +302,15 @@ impl Inner {
 
     /// The rules of a resource: as remembered, or as its cloud tells where we never set any.
     pub(super) async fn permit_list(&self, resource: &Target) -> Result<RuleSet, Error> {
-        let subscriber = resource.subscriber().to_string();
-        let known = self.rules.get(&subscriber).await?;
-        if !known.rules.is_empty() {
-            return Ok(known);
+        self.or_as_told(resource, self.rules.of(resource).await?).await
+    }
+
+    /// What is remembered of a permit list, or what its cloud tells if that is nothing.
+    pub(super) async fn or_as_told(&self, resource: &Target, mut known: RuleSet) -> Result<RuleSet, Error> {
+        if known.rules.is_empty() {
+            self.add_foreign(resource, &mut known).await?;
         }
-        let mut found = RuleSet::new(resource, Vec::new());
-        self.add_foreign(resource, &mut found).await?;
-        Ok(found)
+        Ok(known)
     }
 
     /// Adds the rules that the resource's cloud has and that are not known here: others put them there.

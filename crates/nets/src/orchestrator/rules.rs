@@ -22,6 +22,12 @@ pub(super) struct RuleSet {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) ip: Option<IpAddr>,
     pub(super) rules: BTreeMap<String, Rule>,
+    /// Rules that are deleted and that its cloud has yet to be told to remove.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) going: BTreeSet<String>,
+    /// The tag it had, if the resource itself is deleted and its cloud has yet to be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) deleted: Option<String>,
 }
 
 impl Record for RuleSet {
@@ -36,6 +42,8 @@ impl RuleSet {
             uri: resource.uri.clone(),
             ip: resource.ip,
             rules: rules.into_iter().map(|rule| (rule.name.clone(), rule)).collect(),
+            going: BTreeSet::new(),
+            deleted: None,
         }
     }
 
@@ -45,9 +53,9 @@ impl RuleSet {
         Target { namespace, cloud, uri, ip: self.ip }
     }
 
-    /// The tags its rules name, without addresses that stand for themselves.
+    /// The tags its rules name that stay, without addresses that stand for themselves.
     pub(super) fn tags(&self) -> BTreeSet<String> {
-        let named = self.rules.values().flat_map(|rule| &rule.tags);
+        let named = self.staying().flat_map(|rule| &rule.tags);
         named.filter(|tag| target::parse(tag).is_none()).cloned().collect()
     }
 }
@@ -56,6 +64,9 @@ impl RuleSet {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct MadeFrom {
     pub(super) description: String,
+    /// Who it was, if it is deleted and its cloud has yet to be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) going: Option<String>,
 }
 
 impl Record for MadeFrom {
@@ -116,11 +127,17 @@ impl Rules {
         Ok(self.table.get(&subscriber.to_owned()).await?.map(|record| record.value).unwrap_or_default())
     }
 
+    /// The same for a resource that may have none yet.
+    pub(super) async fn of(&self, resource: &Target) -> Result<RuleSet, Error> {
+        let known = self.table.get(&resource.subscriber().to_string()).await?;
+        Ok(known.map_or_else(|| RuleSet::new(resource, Vec::new()), |record| record.value))
+    }
+
     /// To write a permit list down; an empty one leaves no record.
     pub(super) fn put_op(&self, subscriber: &str, set: &RuleSet) -> Result<Operation, Error> {
         let key = subscriber.to_owned();
         self.naming.write().unwrap_or_else(PoisonError::into_inner).note(subscriber, set.tags());
-        if set.rules.is_empty() {
+        if set.rules.is_empty() && !set.is_leaving() {
             Ok(self.table.delete_op(&key))
         } else {
             Ok(self.table.put_op(&key, set)?)

@@ -16,6 +16,7 @@ use tarbet_store::{Clock, RedbConfig, Store, StoreConfig};
 use tarbet_telemetry::{Health, Metrics, Supervisor};
 use tarbet_testbed::{Lease, Redis};
 use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::service::Routes;
 
@@ -39,21 +40,33 @@ pub(crate) async fn redis(redis: &Redis) -> Store {
 /// A gRPC listener that ends when dropped.
 pub(crate) struct Listening {
     pub(crate) address: SocketAddr,
-    _stop: DropGuard,
+    served: JoinHandle<()>,
+    stop: DropGuard,
 }
 
 impl Listening {
+    /// Ends it, and waits until it has.
+    async fn end(self) {
+        drop(self.stop);
+        self.served.await.unwrap();
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 }
 
 pub(crate) async fn serve(routes: Routes) -> Listening {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    serve_at(SocketAddr::from(([127, 0, 0, 1], 0)), routes).await
+}
+
+async fn serve_at(address: SocketAddr, routes: Routes) -> Listening {
+    let listener = TcpListener::bind(address).await.unwrap();
     let address = listener.local_addr().unwrap();
     let stop = CancellationToken::new();
-    tokio::spawn(tarbet_nets::grpc::serve(listener, routes, stop.clone()));
-    Listening { address, _stop: stop.drop_guard() }
+    let serving = tarbet_nets::grpc::serve(listener, routes, stop.clone());
+    let served = tokio::spawn(async move { serving.await.unwrap() });
+    Listening { address, served, stop: stop.drop_guard() }
 }
 
 /// Two remembered clouds behind real gRPC, and where the orchestrator must listen so that they find it.
@@ -63,8 +76,23 @@ pub(crate) struct Clouds {
     pub(crate) config: NetsConfig,
     /// The same on other ports: for a second orchestrator, which the clouds know too.
     pub(crate) second: NetsConfig,
-    _listening: Vec<Listening>,
+    at_east: SocketAddr,
+    east_listens: Option<Listening>,
+    _west_listens: Listening,
     _ports: Lease,
+}
+
+impl Clouds {
+    /// The plugin of east does not answer any more.
+    pub(crate) async fn east_leaves(&mut self) {
+        self.east_listens.take().unwrap().end().await;
+    }
+
+    /// It does again.
+    pub(crate) async fn east_returns(&mut self) {
+        let routes = tarbet_nets::cloud::serve(self.east.clone(), "east");
+        self.east_listens = Some(serve_at(self.at_east, routes).await);
+    }
 }
 
 /// `east` and `west` with a deployment each in the namespaces `default` and `other`.
@@ -103,7 +131,16 @@ pub(crate) async fn clouds(calls: Option<Calls>) -> Clouds {
         serde_json::from_value(config).unwrap()
     };
     let (config, second) = (config(0), config(4));
-    Clouds { east, west, config, second, _listening: vec![at_east, at_west], _ports: ports }
+    Clouds {
+        east,
+        west,
+        config,
+        second,
+        at_east: at_east.address,
+        east_listens: Some(at_east),
+        _west_listens: at_west,
+        _ports: ports,
+    }
 }
 
 /// An orchestrator in this process, with all its listeners. It stops when dropped.

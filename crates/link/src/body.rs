@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
+use tokio::sync::oneshot;
 
 use crate::error::{BodyError, BoxError};
 use crate::lane::{Backlog, Lane};
@@ -54,7 +55,13 @@ impl Body {
     }
 
     pub(crate) fn received(lane: Arc<Lane>) -> Self {
-        Self(Kind::Received(Received { lane, finished: false }))
+        Self(Kind::Received(Received { lane, finished: false, begun: None }))
+    }
+
+    /// The same, with one who is told when it is read for the first time.
+    pub(crate) fn awaited(lane: Arc<Lane>) -> (Self, oneshot::Receiver<()>) {
+        let (begun, told) = oneshot::channel();
+        (Self(Kind::Received(Received { lane, finished: false, begun: Some(begun) })), told)
     }
 
     /// What of it lies at this end of a link unread, if it comes over one.
@@ -121,12 +128,17 @@ impl HttpBody for Body {
 struct Received {
     lane: Arc<Lane>,
     finished: bool,
+    begun: Option<oneshot::Sender<()>>,
 }
 
 impl Received {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if self.finished {
             return Poll::Ready(None);
+        }
+        if let Some(begun) = self.begun.take() {
+            // Nobody listens any more once the request is answered.
+            let _ = begun.send(());
         }
         match ready!(self.lane.poll_data(cx)) {
             Some(Ok(bytes)) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),

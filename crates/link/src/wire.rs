@@ -14,6 +14,7 @@ use http::{Method, Request, Response, StatusCode, Uri, Version, request, respons
 
 use crate::body::Body;
 use crate::error::{Denial, LinkError};
+use crate::taken::OnTaken;
 use crate::target::Target;
 
 pub(crate) const UPGRADE: &str = "tarbet-upgrade";
@@ -28,7 +29,8 @@ const CODE: HeaderName = HeaderName::from_static("tarbet-code");
 const HOP: HeaderName = HeaderName::from_static("tarbet-hop");
 const MESSAGE: HeaderName = HeaderName::from_static("tarbet-message");
 const UNTOUCHED: HeaderName = HeaderName::from_static("tarbet-untouched");
-const OWN: [HeaderName; 8] = [TARGET, METHOD, TOKEN, STATUS, CODE, HOP, MESSAGE, UNTOUCHED];
+const SAY: HeaderName = HeaderName::from_static("tarbet-say-when-taken");
+const OWN: [HeaderName; 9] = [TARGET, METHOD, TOKEN, STATUS, CODE, HOP, MESSAGE, UNTOUCHED, SAY];
 
 /// The largest header list that is ever sent. A peer that is sent too much ends the connection, so
 /// what is too much is found out before; every peer takes twice this.
@@ -113,9 +115,24 @@ pub(crate) fn call(mut parts: request::Parts) -> Result<Request<()>, LinkError> 
     clean(&mut parts.headers);
     check_size(&parts)?;
     set_target(&mut parts.headers, parts.extensions.get::<Target>());
+    if parts.extensions.get::<OnTaken>().is_some() {
+        parts.headers.insert(SAY, HeaderValue::from_static("1"));
+    }
     settle_authority(&mut parts);
     parts.extensions.clear();
     Ok(Request::from_parts(parts, ()))
+}
+
+/// Whether the one who sent a call waits to hear that it was taken.
+pub(crate) fn take_say(headers: &mut HeaderMap) -> bool {
+    headers.remove(SAY).is_some()
+}
+
+/// The word that a call was taken.
+pub(crate) fn taken() -> Response<()> {
+    let mut response = Response::new(());
+    *response.status_mut() = StatusCode::CONTINUE;
+    response
 }
 
 // HTTP/2 wants a scheme and an authority or neither; a request that came by HTTP/1 has neither.

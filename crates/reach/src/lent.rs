@@ -1,8 +1,11 @@
 //! A request body that can be sent again: a link may break, or refuse a stream, after it took the first bytes.
+//!
+//! What goes through another gateway may wait there for an agent and come back. So what is not kept is held
+//! here until that gateway says that an agent has the request; from then on it flows, and goes nowhere else.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -24,8 +27,13 @@ struct Source {
     read: Vec<Bytes>,
     kept: usize,
     ended: bool,
-    /// More was read than is kept.
+    /// More was given away than is kept.
     gone: bool,
+    /// Nothing may be given away that is not kept.
+    held: bool,
+    /// What was read and may not be given away yet, and who waits for it.
+    next: Option<Frame<Bytes>>,
+    waiting: Option<Waker>,
 }
 
 /// The body as one attempt sees it.
@@ -38,7 +46,16 @@ struct Lent {
 impl Lender {
     pub(crate) fn new(body: Body) -> Self {
         let (hint, empty) = (body.size_hint(), body.is_end_stream());
-        let source = Source { body, read: Vec::new(), kept: 0, ended: false, gone: false };
+        let source = Source {
+            body,
+            read: Vec::new(),
+            kept: 0,
+            ended: false,
+            gone: false,
+            held: false,
+            next: None,
+            waiting: None,
+        };
         Self { source: Arc::new(Mutex::new(source)), hint, empty }
     }
 
@@ -52,13 +69,28 @@ impl Lender {
         self.empty || self.hint.exact().is_some_and(|size| size <= KEPT as u64)
     }
 
-    /// The body for another attempt; nothing if an earlier attempt has read more than is kept.
+    /// Whether an attempt has read more than is kept, so that there can be no other.
+    pub(crate) fn is_gone(&self) -> bool {
+        lock(&self.source).gone
+    }
+
+    /// The body for another attempt; nothing if it [is gone](Self::is_gone).
     pub(crate) fn lend(&self) -> Option<Body> {
         if self.empty {
             return Some(Body::empty());
         }
-        let whole = !lock(&self.source).gone;
+        let mut source = lock(&self.source);
+        source.held = false;
+        let whole = !source.gone;
         whole.then(|| Body::new(Lent { source: Arc::clone(&self.source), next: 0, hint: self.hint }))
+    }
+
+    /// The same, but only as much as is kept until somebody calls what comes with it.
+    pub(crate) fn lend_kept(&self) -> Option<(Body, impl Fn() + Send + Sync + use<>)> {
+        let body = self.lend()?;
+        lock(&self.source).held = true;
+        let source = Arc::clone(&self.source);
+        Some((body, move || lock(&source).release()))
     }
 }
 
@@ -67,20 +99,46 @@ impl Source {
         if self.ended {
             return Poll::Ready(None);
         }
-        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
-        match frame.as_ref().map(|frame| frame.as_ref().map(Frame::data_ref)) {
-            None => self.ended = true,
-            Some(Ok(Some(data))) if !self.gone && self.kept + data.len() <= KEPT => {
+        let frame = match self.next.take() {
+            Some(frame) => frame,
+            None => match std::task::ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                Some(Ok(frame)) => frame,
+                Some(Err(error)) => {
+                    self.lose();
+                    return Poll::Ready(Some(Err(error)));
+                }
+                None => {
+                    self.ended = true;
+                    return Poll::Ready(None);
+                }
+            },
+        };
+        match frame.data_ref() {
+            Some(data) if !self.gone && self.kept + data.len() <= KEPT => {
                 self.kept += data.len();
                 self.read.push(data.clone());
             }
-            // Too much, trailers, or an error: none of them can be said again.
-            Some(_) => {
-                self.gone = true;
-                self.read.clear();
+            // Too much, or trailers: neither can be said again.
+            _ if self.held => {
+                self.next = Some(frame);
+                self.waiting = Some(cx.waker().clone());
+                return Poll::Pending;
             }
+            _ => self.lose(),
         }
-        Poll::Ready(frame)
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn lose(&mut self) {
+        self.gone = true;
+        self.read.clear();
+    }
+
+    fn release(&mut self) {
+        self.held = false;
+        if let Some(waker) = self.waiting.take() {
+            waker.wake();
+        }
     }
 }
 
@@ -104,7 +162,9 @@ impl HttpBody for Lent {
 
     fn is_end_stream(&self) -> bool {
         let source = lock(&self.source);
-        self.next >= source.read.len() && (source.ended || source.body.is_end_stream())
+        self.next >= source.read.len()
+            && source.next.is_none()
+            && (source.ended || source.body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -149,6 +209,37 @@ mod tests {
         let lender = Lender::new(pieces(&[KEPT, 1, KEPT]));
         assert_eq!(lender.lend().unwrap().collect().await.unwrap().to_bytes().len(), 2 * KEPT + 1);
         assert!(lender.lend().is_none());
+    }
+
+    #[tokio::test]
+    async fn what_is_not_kept_is_held_until_somebody_has_the_request() {
+        for sizes in [&[KEPT, 1, KEPT], &[2 * KEPT, 1, KEPT], &[KEPT - 1, 2, 7]] {
+            let lender = Lender::new(pieces(sizes));
+            // Nobody takes it, again and again.
+            for _ in 0..3 {
+                let (mut body, _) = lender.lend_kept().unwrap();
+                let mut read = 0;
+                while let std::task::Poll::Ready(frame) = futures::poll!(body.frame()) {
+                    read += frame.unwrap().unwrap().into_data().unwrap().len();
+                }
+                assert!(read <= KEPT && !body.is_end_stream() && !lender.is_gone(), "{read}");
+            }
+            // Then somebody does.
+            let (body, release) = lender.lend_kept().unwrap();
+            let whole = tokio::spawn(body.collect());
+            while lock(&lender.source).waiting.is_none() {
+                tokio::task::yield_now().await;
+            }
+            release();
+            assert_eq!(whole.await.unwrap().unwrap().to_bytes().len(), sizes.iter().sum::<usize>());
+            assert!(lender.is_gone() && lender.lend().is_none());
+        }
+        // What was held back goes to whoever comes without conditions.
+        let lender = Lender::new(pieces(&[KEPT, 1]));
+        let (mut body, _) = lender.lend_kept().unwrap();
+        body.frame().await.unwrap().unwrap();
+        assert!(futures::poll!(body.frame()).is_pending());
+        assert_eq!(lender.lend().unwrap().collect().await.unwrap().to_bytes().len(), KEPT + 1);
     }
 
     #[tokio::test]

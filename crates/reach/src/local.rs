@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use crate::names::SiteName;
+use crate::peers::SAYS_WHEN_TAKEN;
 
 /// A way to a site: both shapes, and the means to end it.
 pub trait Way: Dialer + Caller {
@@ -34,6 +35,11 @@ pub trait Way: Dialer + Caller {
     /// Whether it takes requests at this moment. One that does not will be taken out of the tables soon.
     fn takes_requests(&self) -> bool {
         true
+    }
+
+    /// Whether its other end says when it begins with a request, see [`OnTaken`](tarbet_link::OnTaken).
+    fn says_when_taken(&self) -> bool {
+        false
     }
 
     /// Whether it is one connection. What stands for several does not count against a limit of links: each of
@@ -62,6 +68,10 @@ impl Way for Link {
 
     fn takes_requests(&self) -> bool {
         Self::takes_requests(self)
+    }
+
+    fn says_when_taken(&self) -> bool {
+        self.info().agent.services.iter().any(|service| service == SAYS_WHEN_TAKEN)
     }
 }
 

@@ -27,6 +27,10 @@ use crate::local::Way;
 /// Long enough for a handshake across the world, short enough for a caller who waits.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Among the services of a gateway that says to another one when a request was taken by an agent; older ones
+/// say nothing before they answer.
+pub(crate) const SAYS_WHEN_TAKEN: &str = "taken";
+
 /// Why a gateway could not be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
@@ -198,7 +202,7 @@ fn hello(name: &str, credential: Credential) -> Hello {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             instance: Uuid::new_v4(),
             connection: Uuid::new_v4(),
-            services: Vec::new(),
+            services: vec![SAYS_WHEN_TAKEN.to_owned()],
             purpose: Purpose::General,
         },
     }

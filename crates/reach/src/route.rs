@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{Method, Request, Response};
 use tarbet_link::handshake::Purpose;
-use tarbet_link::{Address, Body, ByteStream, Caller, Dialer, LinkError, Reached, Target};
+use tarbet_link::{Address, Body, ByteStream, Caller, Dialer, LinkError, OnTaken, Reached, Target};
 use tarbet_telemetry::codes::reach;
 use tarbet_telemetry::problem::chain;
 use tarbet_telemetry::{Coded, Problem};
@@ -189,13 +189,25 @@ pub struct Neighbour {
 
 /// What kind of thing is sent.
 #[derive(Clone, Copy)]
-struct Errand {
+struct Errand<'a> {
     /// Whether it may be done twice.
     harmless: bool,
     /// Which links suit it best.
     purpose: Purpose,
-    /// Whether all of it can be sent again after another gateway had it.
-    movable: bool,
+    /// What is sent with it, if there is anything.
+    body: Option<&'a Lender>,
+}
+
+impl Errand<'_> {
+    /// Whether it can be sent again after a gateway that is reached by this way had it without an agent.
+    fn comes_back(&self, way: &dyn Way) -> bool {
+        self.body.is_none_or(|body| body.is_kept_whole() || way.says_when_taken())
+    }
+
+    /// Whether it can be sent again now.
+    fn is_there(&self) -> bool {
+        !self.body.is_some_and(Lender::is_gone)
+    }
 }
 
 /// A way that was found.
@@ -264,11 +276,18 @@ impl Router {
         let lender = Lender::new(body);
         let harmless = is_harmless(&parts, lender.is_empty());
         let target = parts.extensions.get::<Target>().cloned();
-        let errand = Errand { harmless, purpose: Purpose::General, movable: lender.is_kept_whole() };
+        let errand = Errand { harmless, purpose: Purpose::General, body: Some(&lender) };
         self.attempt(site, deadline, errand, story, |way, via, until| {
-            let body = lender.lend();
             let mut parts = parts.clone();
             parts.extensions.insert(until);
+            let body = if via.is_some() && !lender.is_kept_whole() && way.says_when_taken() {
+                lender.lend_kept().map(|(body, release)| {
+                    parts.extensions.insert(OnTaken::new(release));
+                    body
+                })
+            } else {
+                lender.lend()
+            };
             if let (Some(via), Some(target)) = (via, &target) {
                 parts.extensions.insert(through(via, target));
                 until.tell(&mut parts.headers);
@@ -294,7 +313,7 @@ impl Router {
         deadline: Instant,
         story: &Story,
     ) -> Result<ByteStream, RouteError> {
-        let errand = Errand { harmless: false, purpose: Purpose::Bulk, movable: true };
+        let errand = Errand { harmless: false, purpose: Purpose::Bulk, body: None };
         self.attempt(site, deadline, errand, story, |way, via, _| {
             let target = via.map_or_else(|| target.clone(), |via| through(via, &target));
             let first = first.clone();
@@ -308,7 +327,7 @@ impl Router {
         &self,
         site: &SiteName,
         deadline: Instant,
-        errand: Errand,
+        errand: Errand<'_>,
         story: &Story,
         mut send: F,
     ) -> Result<T, RouteError>
@@ -318,15 +337,14 @@ impl Router {
     {
         let mut tried = Vec::new();
         let mut last: Option<LinkError> = None;
-        let Errand { harmless, purpose, movable } = errand;
-        let mut uncertain = if harmless { UNCERTAIN } else { 0 };
+        let mut uncertain = if errand.harmless { UNCERTAIN } else { 0 };
         let mut rounds = Rounds::new(deadline, self.knows_others(site));
         loop {
             // A link that is full is no reason to wait for another one, nor is an agent that lacks the service
             // or has no tunnel free.
             let patience = if last.as_ref().is_some_and(is_no_way) { Instant::now() } else { deadline };
             let passed = [&tried, rounds.busy()].concat();
-            let found = self.find(site, purpose, &passed, patience, story).await;
+            let found = self.find(site, errand.purpose, &passed, patience, story).await;
             let Found { way, link, place } = match (found, last.take()) {
                 (Ok(found), _) => found,
                 (Err(RouteError::Leaving), _) => return Err(RouteError::Leaving),
@@ -344,8 +362,8 @@ impl Router {
             });
             let there = matches!(place, Place::There(_));
             let until = match place {
-                // What has left for another gateway may be gone, so that it stays there.
-                Place::There(_) if !movable => Until { at: deadline, last: true },
+                // What has left for a gateway that does not say what becomes of it may be gone, so that it stays there.
+                Place::There(_) if !errand.comes_back(&*way) => Until { at: deadline, last: true },
                 Place::Here | Place::There(_) => rounds.until(false),
                 Place::Beside(_) => rounds.until(true),
             };
@@ -364,7 +382,7 @@ impl Router {
                 registry.distrust(site);
             }
             let repeat = error.safe_to_retry() || (uncertain > 0 && is_unknown(&error));
-            if !repeat || tried.len() >= ATTEMPTS || Instant::now() >= deadline {
+            if !repeat || !errand.is_there() || tried.len() >= ATTEMPTS || Instant::now() >= deadline {
                 return Err(RouteError::Link { site: site.clone(), source: error });
             }
             uncertain -= usize::from(!error.safe_to_retry());

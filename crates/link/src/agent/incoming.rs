@@ -226,19 +226,37 @@ async fn serve(
     handler: Arc<dyn Handler>,
     kind: Kind,
     target: Option<Target>,
-    parts: request::Parts,
+    mut parts: request::Parts,
     whole: bool,
     arrival: Arrival,
 ) {
     match kind {
         Kind::Call => {
             let Arrival { lane, mut respond } = arrival;
-            let body = if whole { Body::empty() } else { Body::received(Arc::clone(&lane)) };
+            let say = wire::take_say(&mut parts.headers);
+            let (body, mut begun) = if whole {
+                (Body::empty(), None)
+            } else if say {
+                let (body, begun) = Body::awaited(Arc::clone(&lane));
+                (body, Some(begun))
+            } else {
+                (Body::received(Arc::clone(&lane)), None)
+            };
             let call = IncomingCall { target, request: Request::from_parts(parts, body) };
-            let result = tokio::select! {
-                biased;
-                result = handler.call(call) => result,
-                _ = poll_fn(|cx| respond.poll_reset(cx)) => return,
+            let mut answering = handler.call(call);
+            let result = loop {
+                tokio::select! {
+                    biased;
+                    result = &mut answering => break result,
+                    _ = poll_fn(|cx| respond.poll_reset(cx)) => return,
+                    read = async { begun.as_mut()?.await.ok() }, if begun.is_some() => {
+                        begun = None;
+                        if read.is_some() {
+                            // It fails only if the caller has given up.
+                            let _ = respond.send_informational(wire::taken());
+                        }
+                    }
+                }
             };
             match result {
                 Ok(response) => answer(&lane, respond, response).await,

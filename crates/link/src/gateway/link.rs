@@ -26,6 +26,7 @@ use crate::meter::LinkStats;
 use crate::pump::{Pump, Sent};
 use crate::shapes::{Caller, Dialer};
 use crate::shared::{Phase, Shared};
+use crate::taken::OnTaken;
 use crate::target::Target;
 use crate::upgrade::Upgraded;
 use crate::wire;
@@ -96,11 +97,18 @@ impl Link {
         if let Some(token) = wire::upgrade_token(&parts.headers) {
             return self.upgrade(wire::upgrade(parts, token)?).await;
         }
+        let mut taken = parts.extensions.get::<OnTaken>().cloned();
         let request = wire::call(parts)?;
         let ended = body.is_end_stream();
         let (mut answer, lane) = self.start(request, ended)?;
         let mut pump = if ended { None } else { Pump::start(&lane, body) };
         let response = poll_fn(|cx| {
+            if taken.is_some()
+                && let Poll::Ready(Some(Ok(_))) = answer.poll_informational(cx)
+                && let Some(taken) = taken.take()
+            {
+                taken.tell();
+            }
             if let Some(sending) = &mut pump
                 && let Poll::Ready(sent) = sending.poll(cx)
             {
@@ -112,11 +120,16 @@ impl Link {
             Pin::new(&mut answer).poll(cx).map_err(|error| self.0.shared.call_error(&error))
         })
         .await?;
+        // What was refused is not read any further: the body may be wanted elsewhere.
+        let response = receive(response, lane)?;
+        if let Some(taken) = taken {
+            taken.tell();
+        }
         if let Some(rest) = pump {
             // The answer began before the question ended; each must be able to go on alone.
             tokio::spawn(rest.run());
         }
-        receive(response, lane)
+        Ok(response)
     }
 
     async fn upgrade(&self, request: Request<()>) -> Result<Response<Body>, LinkError> {

@@ -1,10 +1,11 @@
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use bytes::Bytes;
 use futures::future::join_all;
 use http::{HeaderMap, Request};
 use http_body_util::BodyExt;
-use tarbet_link::{Body, BodyError, Caller, LinkError, Reached, Target};
+use tarbet_link::{Body, BodyError, Caller, LinkError, OnTaken, Reached, Target};
 
 use super::rig::*;
 
@@ -64,6 +65,42 @@ async fn thousands_of_cancelled_calls_leave_the_link_alive() {
             assert_eq!(text(response.unwrap()).await, "alive", "round {round}");
         }
         eventually("nothing is left", || pair.link.stats().streams_open == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn who_sends_a_request_hears_when_its_body_is_read() {
+    let heard = Arc::new(AtomicUsize::new(0));
+    let waited_for = |path: &str| {
+        let (mut request, heard) = (post(path, pieces(3, 1000)), Arc::clone(&heard));
+        request.extensions_mut().insert(OnTaken::new(move || {
+            heard.fetch_add(1, SeqCst);
+        }));
+        request
+    };
+    for over in ALL {
+        let pair = pair(over).await;
+        let (link, request) = (pair.link.clone(), waited_for("/late"));
+        let asked = tokio::spawn(async move { link.call(request).await });
+        eventually("it has arrived", || pair.world.hanging.load(SeqCst) == 1).await;
+        // What is sent later arrives later, and so would the word.
+        text(pair.link.call(post("/echo", "")).await.unwrap()).await;
+        assert_eq!(heard.load(SeqCst), 0);
+        pair.world.step.notify_one();
+        eventually("the word", || heard.load(SeqCst) == 1).await;
+        assert!(!asked.is_finished());
+        pair.world.step.notify_one();
+        assert_eq!(text(asked.await.unwrap().unwrap()).await, "3000");
+        assert_eq!(heard.swap(0, SeqCst), 1);
+
+        // An answer is one as well, a refusal is not; the header stays on the link.
+        text(pair.link.call(waited_for("/early")).await.unwrap()).await;
+        assert_eq!(heard.swap(0, SeqCst), 1);
+        assert!(pair.link.call(waited_for("/deny")).await.is_err());
+        assert_eq!(heard.load(SeqCst), 0);
+        let headers = text(pair.link.call(waited_for("/headers")).await.unwrap()).await;
+        assert!(!headers.contains("taken"), "{headers}");
+        heard.store(0, SeqCst);
     }
 }
 

@@ -9,6 +9,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::{HeaderMap, Response, StatusCode};
 use http_body::Frame;
+use http_body_util::BodyExt;
 use tarbet_link::{Body, ByteStream, Denial, Handler, IncomingCall, IncomingStream, IncomingUpgrade};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -19,6 +20,8 @@ pub(super) struct World {
     pub(super) hanging: AtomicUsize,
     /// Requests that came to an answer.
     pub(super) answered: AtomicUsize,
+    /// Lets a request to `/late` go one step further.
+    pub(super) step: tokio::sync::Notify,
     /// Byte streams open now.
     pub(super) streams: AtomicUsize,
 }
@@ -49,6 +52,14 @@ impl World {
             "/hang" => {
                 let _count = Count::up(&self.hanging);
                 std::future::pending().await
+            }
+            "/late" => {
+                let count = Count::up(&self.hanging);
+                self.step.notified().await;
+                let body = request.into_body().collect().await.unwrap().to_bytes();
+                self.step.notified().await;
+                drop(count);
+                Response::new(Body::from(body.len().to_string()))
             }
             "/early" => Response::new(Body::from("no need to read that")),
             "/target" => Response::new(Body::from(target.map(|t| t.to_string()).unwrap_or_default())),

@@ -462,3 +462,84 @@ async fn ways_that_are_all_in_use_are_asked_in_turn_until_time_is_up() {
     assert_eq!(error.problem().message, "All tunnels are in use.");
     assert!(busy.iter().all(|way| way.until.lock().unwrap().is_some()));
 }
+
+/// Two other gateways that hold the site: in one all tunnels are in use, the other passes on to a world.
+struct Far {
+    world: Arc<World>,
+    /// How often the busy one was asked.
+    busy: Arc<std::sync::atomic::AtomicUsize>,
+    router: Router,
+    _joined: Vec<Joined>,
+}
+
+/// A gateway that has no tunnel free.
+struct Busy(Arc<std::sync::atomic::AtomicUsize>);
+
+impl tarbet_link::Handler for Busy {
+    fn call(
+        &self,
+        call: tarbet_link::IncomingCall,
+    ) -> BoxFuture<'_, Result<Response<Body>, tarbet_link::Denial>> {
+        self.0.fetch_add(1, SeqCst);
+        let mut headers = call.request.headers().clone();
+        let until = Until::take(&mut headers, WAIT);
+        Box::pin(async move {
+            tokio::time::sleep_until(until.at).await;
+            // Not a byte of it was read.
+            drop(call);
+            full().map_err(|error| match error {
+                LinkError::Denied(denial) => *denial,
+                other => panic!("{other}"),
+            })
+        })
+    }
+}
+
+impl Far {
+    async fn new() -> Self {
+        let store = Store::new(Unreliable::default());
+        let make = |name: &str, local: &LocalLinks| {
+            let url = format!("grpc://{name}");
+            Registry::new(&store, name, &url, local.clone(), Rhythm::default(), Timestamp::now()).unwrap()
+        };
+        let (near, world) = (LocalLinks::default(), World::named("idle"));
+        let mut joined = Vec::new();
+        for name in ["busy", "idle"] {
+            let local = LocalLinks::default();
+            joined.push(add(&local, &world).await);
+            make(name, &local).announce(&joined[joined.len() - 1].held).await;
+        }
+        let busy = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let (behind, counted) = (Arc::clone(&world), Arc::clone(&busy));
+        let connect: crate::peers::Connect = Arc::new(move |url| {
+            let (near, far) = tokio::io::duplex(64 * 1024);
+            let handler: Arc<dyn tarbet_link::Handler> = match url.as_str() {
+                "grpc://busy" => Arc::new(Busy(Arc::clone(&counted))),
+                _ => Arc::clone(&behind) as Arc<dyn tarbet_link::Handler>,
+            };
+            tokio::spawn(async move {
+                let leaving = CancellationToken::new();
+                let admit = |_| async move { Ok(handler) };
+                crate::peers::receive_peer(ByteStream::new(far), "far", &leaving, admit).await.unwrap();
+            });
+            Box::pin(async move { Ok(ByteStream::new(near)) })
+        });
+        let registry = make("near", &near);
+        let router = Router::new(near, Some(registry), rig::peers(connect), CancellationToken::new());
+        Self { world, busy, router, _joined: joined }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_request_does_not_stay_at_a_gateway_that_has_no_tunnel_for_it() {
+    for length in [1, 64 * 1024 + 1, 8 * 1024 * 1024] {
+        let far = Far::new().await;
+        // Whichever is asked first: no later than by the second request somebody asked the busy one.
+        for _ in 0..8 {
+            let answer = call(&far.router, rig::request("POST", "/", "x".repeat(length))).await.unwrap();
+            assert_eq!(answer.len(), "idle/".len() + length);
+        }
+        assert_eq!(far.world.calls.load(SeqCst), 8, "each is begun once");
+        assert!(far.busy.load(SeqCst) > 0, "nobody met the busy one");
+    }
+}

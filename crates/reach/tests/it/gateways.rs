@@ -1,10 +1,12 @@
 //! Requests through one gateway and through two, what limits them, and what is told of them.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use tarbet_link::Dialer;
+use bytes::Bytes;
+use http_body::Frame;
+use tarbet_link::{Body, Dialer};
 use tarbet_reach::audit::{self, AuditLog};
 use tarbet_reach::config::GatewayConfig;
 use tarbet_reach::quota::{PrincipalLimits, QuotaConfig, SiteLimits};
@@ -282,6 +284,56 @@ async fn a_site_without_an_agent_is_waited_for_at_every_gateway() {
         assert_eq!(answer.await.unwrap().unwrap(), format!("late:{i}"));
     }
     assert_eq!((waits(), Arc::clone(&echo).open.load(SeqCst)), (0, 0));
+}
+
+/// A body that is made piece by piece as it is asked for, and how much of it was made.
+fn endless(pieces: usize) -> (Arc<AtomicUsize>, Body) {
+    let made = Arc::new(AtomicUsize::new(0));
+    let counting = Arc::clone(&made);
+    let frames = (0..pieces).map(move |_| {
+        counting.fetch_add(PIECE, SeqCst);
+        Ok::<_, std::convert::Infallible>(Frame::data(Bytes::from(vec![b'x'; PIECE])))
+    });
+    (made, Body::new(http_body_util::StreamBody::new(futures::stream::iter(frames))))
+}
+
+const PIECE: usize = 64 * 1024;
+const MIB: usize = 1024 * 1024;
+
+/// A request whose body comes as above.
+fn upload(body: Body) -> http::Request<Body> {
+    let (mut parts, _) = request("POST", "/gated", "").into_parts();
+    parts.headers.insert("content-type", "application/octet-stream".parse().unwrap());
+    http::Request::from_parts(parts, body)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_upload_crosses_two_gateways_as_fast_as_it_is_read_and_no_faster() {
+    let lab = Lab::new().await;
+    let gateways: Vec<_> =
+        ["one", "two"].map(|name| lab.gateway(name, GatewayConfig::default(), AuditLog::none())).into();
+    let token = lab.add_site("late").await;
+    let (far, whole) = (lab.remote("one", "late"), 256 * MIB);
+    let (made, body) = endless(whole / PIECE);
+    let asked = tokio::spawn({
+        let far = far.clone();
+        async move { ask(&far, upload(body)).await }
+    });
+    // Nobody is there yet.
+    until("it to wait", async || !gateways[0].node.links().awaited().is_empty()).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let waiting = made.load(SeqCst);
+    assert!(waiting <= 4 * MIB, "{waiting}");
+    let echo = Echo::named("late");
+    let _agent = lab.agent("host", &token, &["two"], open_door(&echo), 1);
+    until("it to arrive", async || echo.begun.load(SeqCst) == 1).await;
+    // Somebody is, and does not read.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let unread = made.load(SeqCst);
+    assert!(unread > waiting && unread <= 16 * MIB, "{unread}");
+    echo.gate.notify_one();
+    assert_eq!(asked.await.unwrap().unwrap(), format!("late:{whole}"));
+    assert_eq!((made.load(SeqCst), echo.begun.load(SeqCst)), (whole, 1));
 }
 
 #[tokio::test(start_paused = true)]

@@ -261,6 +261,8 @@ pub(crate) struct Echo {
     /// Requests and streams under way now.
     pub(crate) open: AtomicUsize,
     pub(crate) begun: AtomicUsize,
+    /// Lets a request to `/gated` read its body.
+    pub(crate) gate: tokio::sync::Notify,
 }
 
 struct Open<'a>(&'a AtomicUsize);
@@ -307,6 +309,14 @@ impl Service for Shared {
             }
             if parts.uri.path() == "/hang" {
                 std::future::pending::<()>().await;
+            }
+            if parts.uri.path() == "/gated" {
+                self.0.gate.notified().await;
+                let (mut body, mut length) = (body, 0);
+                while let Some(Ok(frame)) = body.frame().await {
+                    length += frame.into_data().map_or(0, |data| data.len());
+                }
+                return Ok(Response::new(Body::from(format!("{}:{length}", self.0.name))));
             }
             let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
             let mut response =

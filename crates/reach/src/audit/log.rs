@@ -248,11 +248,20 @@ impl Writer {
             let mut tape = Arc::clone(&inner.tape).lock_owned().await;
             tokio::task::spawn_blocking(move || {
                 let result = self.inner.put(&mut tape).and_then(|()| {
-                    let head = tape.head();
+                    let mark = tape.mark();
                     // Records go on being written meanwhile.
                     drop(tape);
-                    self.file.sync_data()?;
-                    write_head(&self.path, head)
+                    let synced = self.file.sync_data();
+                    let mut tape = self.inner.tape.blocking_lock();
+                    match synced {
+                        Ok(()) => tape.fasten(&mark),
+                        Err(error) => {
+                            tape.rewind();
+                            return Err(error);
+                        }
+                    }
+                    drop(tape);
+                    write_head(&self.path, mark.head)
                 });
                 (self, result)
             })

@@ -338,7 +338,6 @@ impl KasConfig {
             ("observability.logging.grpc_level", observability.logging.grpc_level.is_some()),
             ("redis.pool_size", redis.is_some_and(|redis| redis.pool_size.is_some())),
             ("redis.idle_timeout", redis.is_some_and(|redis| redis.idle_timeout.is_some())),
-            ("observability.tracing", observability.tracing.is_some()),
             (
                 "api.listen.max_connection_age",
                 self.api.as_ref().is_some_and(|api| api.listen.max_connection_age.is_some()),
@@ -353,6 +352,13 @@ impl KasConfig {
             .filter(|(_, set)| *set)
             .map(|(key, _)| format!("`{key}` has no effect here"))
             .collect();
+        if observability.tracing.is_some() {
+            warnings.push(
+                "`observability.tracing` has no effect here: spans are sent over gRPC, to the collector that \
+                 `observability.otlp_endpoint` of the settings names (port 4317 of most)"
+                    .into(),
+            );
+        }
         let grace = self.listen_grace();
         for (key, asked) in self.listen_graces() {
             if asked != grace {

@@ -107,12 +107,14 @@ fn every_key_is_known_and_the_unused_are_named() {
         "observability.logging.grpc_level",
         "redis.pool_size",
         "redis.idle_timeout",
-        "observability.tracing",
         "api.listen.max_connection_age",
         "private_api.listen.max_connection_age",
     ] {
         assert!(warnings.contains(&format!("`{key}` has no effect here")), "{key} in {warnings:?}");
     }
+    let tracing =
+        warnings.iter().find(|warning| warning.contains("`observability.tracing` has no effect here"));
+    assert!(tracing.is_some_and(|tracing| tracing.contains("observability.otlp_endpoint")), "{warnings:?}");
     let grace = "`agent.listen.listen_grace_period` is taken as 5s, the longest of all";
     assert!(warnings.contains(&grace.to_owned()), "{warnings:?}");
     assert_eq!(warnings.len(), 15, "{warnings:?}");

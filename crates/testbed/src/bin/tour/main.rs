@@ -3,6 +3,7 @@
 //! Each step prints the command a user would type, what it proves and how long it took. The tour
 //! ends with a count; whatever it started ends with it.
 
+mod console;
 mod crossings;
 mod far;
 mod follow;
@@ -31,7 +32,10 @@ async fn main() -> ExitCode {
         match std::env::args().nth(2).as_deref() {
             None => Box::pin(walk(&mut tour, binary)).await,
             Some("reach") => stay(&reach::walk(&mut tour, &binary).await?).await,
-            Some("nets") => Box::pin(nets::walk(&mut tour, &Product::new(binary)?, None)).await,
+            Some("nets") => {
+                let product = Product::new(binary)?;
+                Box::pin(nets::walk(&mut tour, &product, None)).await?.leave(&mut tour).await
+            }
             Some(other) => {
                 anyhow::bail!("there is no chapter `{other}` that stands alone; there are `reach` and `nets`")
             }
@@ -49,18 +53,23 @@ async fn main() -> ExitCode {
 async fn walk(tour: &mut Tour, binary: PathBuf) -> Result<()> {
     let reach = reach::walk(tour, &binary).await?;
     let jobs = jobs::walk(tour, &reach).await?;
+    reach.show(reach::PUBLIC, &jobs.public)?;
     let pods = pods::walk(tour, &reach).await?;
     let _crossings = crossings::walk(tour, &reach, jobs, &pods).await?;
-    let _mesh = Box::pin(mesh::walk(tour, &binary)).await?;
+    let mesh = Box::pin(mesh::walk(tour, &binary)).await?;
+    reach.show(reach::EAST, mesh.east())?;
     let _far = far::walk(tour, &reach).await?;
-    nets::walk(tour, &reach.product, Some(&reach.plane)).await?;
-    stay(&reach).await
+    let nets = Box::pin(nets::walk(tour, &reach.product, Some(&reach))).await?;
+    console::walk(tour, &reach).await?;
+    if is_to_stay() { reach.stay().await } else { nets.leave(tour).await }
 }
 
-/// Stays where it is, if that was wished with `KEEP=1`.
+/// Stays where it is, if that was wished.
 async fn stay(scene: &reach::Scene) -> Result<()> {
-    match std::env::var_os("KEEP") {
-        Some(keep) if !keep.is_empty() && keep != "0" => scene.stay().await,
-        _ => Ok(()),
-    }
+    if is_to_stay() { scene.stay().await } else { Ok(()) }
+}
+
+/// Whether `KEEP=1` was said.
+fn is_to_stay() -> bool {
+    std::env::var_os("KEEP").is_some_and(|keep| !keep.is_empty() && keep != "0")
 }

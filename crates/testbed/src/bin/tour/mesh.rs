@@ -18,8 +18,15 @@ pub(crate) struct Meshes {
     _roles: Vec<Agent>,
     _gateway: Gateway,
     _lab: MeshLab,
-    _pair: Pair,
+    pair: Pair,
     _ports: Lease,
+}
+
+impl Meshes {
+    /// The cluster that imports.
+    pub(crate) fn east(&self) -> &ControlPlane {
+        &self.pair.public
+    }
 }
 
 pub(crate) async fn walk(tour: &mut Tour, binary: &Path) -> Result<Meshes> {
@@ -112,7 +119,7 @@ pub(crate) async fn walk(tour: &mut Tour, binary: &Path) -> Result<Meshes> {
     drop(here);
     let (gateway, agent, here) =
         Box::pin(through_the_link(tour, &product, (east, west), &mut lab, &ports)).await?;
-    Ok(Meshes { _roles: vec![here, there, agent], _gateway: gateway, _lab: lab, _pair: pair, _ports: ports })
+    Ok(Meshes { _roles: vec![here, there, agent], _gateway: gateway, _lab: lab, pair, _ports: ports })
 }
 
 /// The crossing: west has no way in, but a site whose agent dials out.

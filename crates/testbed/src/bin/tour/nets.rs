@@ -6,9 +6,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tarbet_testbed::product::{Agent, Product};
-use tarbet_testbed::{ControlPlane, Lease, Netlab, eventually};
+use tarbet_testbed::{Lease, Netlab, eventually};
 
 use crate::follow;
+use crate::reach::Scene;
 use crate::steps::{Tour, chapter};
 
 const SOON: Duration = Duration::from_mins(1);
@@ -25,8 +26,13 @@ pub(crate) struct World<'a> {
     _ports: Lease,
 }
 
-/// With a cluster that has the virtual node `edge`, tags follow its pods as well.
-pub(crate) async fn walk(tour: &mut Tour, product: &Product, cluster: Option<&ControlPlane>) -> Result<()> {
+/// With a scene, whose cluster has the virtual node `edge`, tags follow its pods as well. The machines stay until
+/// [`World::leave`].
+pub(crate) async fn walk<'a>(
+    tour: &mut Tour,
+    product: &'a Product,
+    scene: Option<&Scene>,
+) -> Result<World<'a>> {
     chapter("Nets: who may talk to whom, across two clouds, by name");
     let world = tour
         .step(
@@ -35,7 +41,7 @@ pub(crate) async fn walk(tour: &mut Tour, product: &Product, cluster: Option<&Co
              sudo tarbet cloud local --name west --listen 127.0.0.1:8097\n\
              tarbet nets -c nets.yaml",
             async {
-                let world = World::start(product).await?;
+                let world = World::start(product, scene.map(Scene::nets_port)).await?;
                 let list = world.glide(&["namespace", "list"]).await?;
                 Ok((world, list))
             },
@@ -126,27 +132,33 @@ pub(crate) async fn walk(tour: &mut Tour, product: &Product, cluster: Option<&Co
         },
     )
     .await?;
-    if let Some(plane) = cluster {
-        follow::walk(tour, &world, plane, (web, worker)).await?;
+    if let Some(scene) = scene {
+        follow::walk(tour, &world, &scene.plane, (web, worker)).await?;
     }
-    tour.step(
-        "Removing the machines and what nothing needs any more leaves nothing behind",
-        "tarbet glide resource delete east web\ntarbet glide resource delete west worker\ntarbet glide prune",
-        async {
-            world.glide(&["resource", "delete", "east", "web"]).await?;
-            world.glide(&["resource", "delete", "west", "worker"]).await?;
-            world.glide(&["prune"]).await?;
-            let left = world.lab.namespaces();
-            ensure!(left.is_empty(), "namespaces are left: {left:?}");
-            Ok(((), "network namespaces left: 0".to_owned()))
-        },
-    )
-    .await
+    Ok(world)
 }
 
 impl<'a> World<'a> {
-    async fn start(product: &'a Product) -> Result<Self> {
+    /// Removes the machines.
+    pub(crate) async fn leave(self, tour: &mut Tour) -> Result<()> {
+        tour.step(
+            "Removing the machines and what nothing needs any more leaves nothing behind",
+            "tarbet glide resource delete east web\ntarbet glide resource delete west worker\ntarbet glide prune",
+            async {
+                self.glide(&["resource", "delete", "east", "web"]).await?;
+                self.glide(&["resource", "delete", "west", "worker"]).await?;
+                self.glide(&["prune"]).await?;
+                let left = self.lab.namespaces();
+                ensure!(left.is_empty(), "namespaces are left: {left:?}");
+                Ok(((), "network namespaces left: 0".to_owned()))
+            },
+        )
+        .await
+    }
+
+    async fn start(product: &'a Product, rest: Option<u16>) -> Result<Self> {
         let (lab, ports) = (Netlab::start().await?, Lease::block(6)?);
+        let rest = rest.unwrap_or_else(|| ports.port(0));
         let folder = product.folder();
         let at = |index: u16| format!("127.0.0.1:{}", ports.port(index));
         let local =
@@ -157,7 +169,7 @@ impl<'a> World<'a> {
         let nets = json!({
             "store": store("nets"),
             "nets": {
-                "server": { "host": "127.0.0.1", "port": ports.port(0), "rpcPort": ports.port(1) },
+                "server": { "host": "127.0.0.1", "port": rest, "rpcPort": ports.port(1) },
                 "tagService": { "host": "127.0.0.1", "port": ports.port(2) },
                 "kvStore": { "host": "127.0.0.1", "port": ports.port(3) },
                 "cloudPlugins": [
@@ -182,7 +194,7 @@ impl<'a> World<'a> {
         };
         let (east, west) = (cloud("east", 4).await?, cloud("west", 5).await?);
         let nets = product.role("nets", &["nets", "-c", &nets_file], &[]).await?;
-        let server = format!("http://{}", at(0));
+        let server = format!("http://127.0.0.1:{rest}");
         Ok(Self { product, lab, server, _clouds: [east, west], _nets: nets, _ports: ports })
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use serde_json::json;
 use tarbet_testbed::product::Agent;
-use tarbet_testbed::{Dockerd, Lease, Subject, eventually};
+use tarbet_testbed::{Dockerd, Kubectl, Lease, Subject, eventually};
 
 use crate::reach::Scene;
 use crate::steps::{Tour, chapter};
@@ -34,9 +34,9 @@ pub(crate) async fn walk(tour: &mut Tour, scene: &Scene) -> Result<Edge> {
         )
         .await?;
 
-    let ports = Lease::block(3)?;
-    let at = |index: u16| format!("127.0.0.1:{}", ports.port(index));
-    let (plugin_at, api_at, kubelet_at) = (at(0), at(1), at(2));
+    let ports = Lease::block(2)?;
+    let at = |port: u16| format!("127.0.0.1:{port}");
+    let (plugin_at, api_at, kubelet_at) = (at(ports.port(0)), at(scene.interlink_port()), at(ports.port(1)));
     let roots = product.folder().path().join("pods");
     let files = plane.authority().issue_files(
         &Subject::loopback("system:node:edge"),
@@ -88,13 +88,7 @@ pub(crate) async fn walk(tour: &mut Tour, scene: &Scene) -> Result<Edge> {
         "An ordinary pod, scheduled to that node, really runs",
         "kubectl apply -f pod.yaml\nkubectl get pods -o wide",
         async {
-            kubectl.apply(&pod()).await?;
-            eventually(SOON, "the pod to run", || async {
-                let phase = kubectl.run(&["get", "pod", "busy", "-o", "jsonpath={.status.phase}"]).await?;
-                ensure!(phase == "Running", "it is {phase}");
-                Ok(())
-            })
-            .await?;
+            run(&kubectl).await?;
             Ok(((), kubectl.run(&["get", "pods", "-o", "wide"]).await?))
         },
     )
@@ -139,6 +133,17 @@ pub(crate) async fn walk(tour: &mut Tour, scene: &Scene) -> Result<Edge> {
     })
     .await?;
     Ok(Edge { docker, _roles: roles, _ports: ports })
+}
+
+/// Makes the pod and waits until it runs.
+pub(crate) async fn run(kubectl: &Kubectl) -> Result<()> {
+    kubectl.apply(&pod()).await?;
+    eventually(SOON, "the pod to run", || async {
+        let phase = kubectl.run(&["get", "pod", "busy", "-o", "jsonpath={.status.phase}"]).await?;
+        ensure!(phase == "Running", "it is {phase}");
+        Ok(())
+    })
+    .await
 }
 
 fn pod() -> serde_json::Value {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 use serde_json::Value;
 use tarbet_testbed::product::{Agent, Gateway, Product};
-use tarbet_testbed::{ControlPlane, Kubectl, Redis};
+use tarbet_testbed::{ControlPlane, Kubectl, Lease, Redis};
 
 use crate::steps::{Tour, chapter, note};
 
@@ -16,6 +16,7 @@ pub(crate) struct Scene {
     pub(crate) product: Product,
     pub(crate) gateway: Gateway,
     _agent: Agent,
+    shown: Lease,
 }
 
 pub(crate) async fn walk(tour: &mut Tour, binary: &Path) -> Result<Scene> {
@@ -30,14 +31,16 @@ pub(crate) async fn walk(tour: &mut Tour, binary: &Path) -> Result<Scene> {
         })
         .await?;
 
-    let product = Product::new(binary)?;
+    let (product, shown) = (Product::new(binary)?, Lease::block(2)?);
+    let showing = showing(&product, &shown);
     let store = format!("{{kind: redis, url: '{}'}}", redis.url());
     let (first, mut second) = tour
         .step(
             "Two equal gateways that share the Redis; agents and callers may use either",
             "tarbet gateway -c gateway-1.yaml --console\ntarbet gateway -c gateway-2.yaml",
             async {
-                let first = product.gateway("gateway-1", &store, &["--console"]).await?;
+                let first =
+                    product.gateway("gateway-1", &store, &showing.each_ref().map(String::as_str)).await?;
                 let second = product.gateway("gateway-2", &store, &[]).await?;
                 let shown = format!("agents dial {} or {}", first.agents(), second.agents());
                 Ok(((first, second), shown))
@@ -137,7 +140,35 @@ pub(crate) async fn walk(tour: &mut Tour, binary: &Path) -> Result<Scene> {
         },
     )
     .await?;
-    Ok(Scene { _redis: redis, plane, product, gateway: first, _agent: agent })
+    let scene = Scene { _redis: redis, plane, product, gateway: first, _agent: agent, shown };
+    scene.show(PRIVATE, &scene.plane)?;
+    Ok(scene)
+}
+
+/// What the console shows besides: what later chapters will start, at places that are known now.
+fn showing(product: &Product, ports: &Lease) -> [String; 9] {
+    let clusters = [PRIVATE, PUBLIC, EAST].map(|name| shown_at(product, name).display().to_string());
+    let audit = product.folder().path().join("audit.log").display().to_string();
+    [
+        "--console".to_owned(),
+        "--set".to_owned(),
+        format!("console.clusters=[{}]", clusters.join(", ")),
+        "--set".to_owned(),
+        format!("console.interlink=http://127.0.0.1:{}", ports.port(0)),
+        "--set".to_owned(),
+        format!("console.nets=http://127.0.0.1:{}", ports.port(1)),
+        "--set".to_owned(),
+        format!("gateway.audit.file={audit}"),
+    ]
+}
+
+/// Clusters that the console shows.
+pub(crate) const PRIVATE: &str = "private";
+pub(crate) const PUBLIC: &str = "public";
+pub(crate) const EAST: &str = "east";
+
+fn shown_at(product: &Product, cluster: &str) -> PathBuf {
+    product.folder().path().join(format!("shown-{cluster}.kubeconfig"))
 }
 
 async fn login(
@@ -157,6 +188,24 @@ async fn login(
 }
 
 impl Scene {
+    /// Where interLink's API shall listen, so that the console finds it.
+    pub(crate) fn interlink_port(&self) -> u16 {
+        self.shown.port(0)
+    }
+
+    /// Where the orchestrator's REST shall listen.
+    pub(crate) fn nets_port(&self) -> u16 {
+        self.shown.port(1)
+    }
+
+    /// Lets the console see a cluster.
+    pub(crate) fn show(&self, name: &str, plane: &ControlPlane) -> Result<()> {
+        let (file, part) = (shown_at(&self.product, name), shown_at(&self.product, &format!("{name}-part")));
+        std::fs::copy(plane.kubeconfig(), &part)?;
+        // In one step: the console may look at any moment.
+        Ok(std::fs::rename(part, file)?)
+    }
+
     /// Keeps everything up until Ctrl-C.
     pub(crate) async fn stay(&self) -> Result<()> {
         chapter("Staying up until Ctrl-C");

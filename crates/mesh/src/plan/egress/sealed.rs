@@ -3,7 +3,8 @@
 //! The caller's sidecar speaks mutual TLS with the service itself, as it does without a gateway: it
 //! sends the service's own server name and believes the service's own identities, only the connection
 //! goes to the gateway, which passes it on by that server name. A sidecar tells names that speak TLS
-//! apart by what the caller asks for, and others by their port alone.
+//! apart by what the caller asks for, and others by their port alone: a route for such a port would also
+//! take whatever a caller of another name there sends without saying whom it wants.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +32,7 @@ fn is_http(port: &OfferedPort) -> bool {
 pub(super) struct Sealed<'a> {
     /// The gateway's Service and port.
     destination: (&'a str, u16),
-    /// Who else has a port by which a sidecar would have to tell them apart.
+    /// Who has a port that does not speak HTTP, by which a sidecar may have to tell them apart.
     rivals: BTreeMap<u32, Vec<&'a str>>,
     hosts: Vec<&'a str>,
     tcp: Vec<Value>,
@@ -43,7 +44,7 @@ impl<'a> Sealed<'a> {
     pub(super) fn new(service: &'a str, port: u16, imported: &'a [Imported<'_>]) -> Self {
         let mut rivals = BTreeMap::<u32, Vec<&str>>::new();
         for imported in imported.iter().filter(|imported| imported.apart) {
-            for port in imported.ports().iter().filter(|port| !is_http(port) && !is_tls(port)) {
+            for port in imported.ports().iter().filter(|port| !is_http(port)) {
                 rivals.entry(port.number).or_default().push(imported.host);
             }
         }

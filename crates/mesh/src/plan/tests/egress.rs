@@ -128,6 +128,16 @@ fn what_cannot_be_told_apart_or_believed_goes_by_itself_and_is_told() {
     let calls = get(&plan, Kind::VirtualService, "istio-system", NAME).spec.value();
     assert_eq!((calls["hosts"].clone(), calls.get("tcp")), (json!(["both.mesh.global"]), None));
 
+    // One of them speaks TLS and is known by its name; the other one's route would take its callers' other bytes.
+    let plan =
+        leaving(json!([speaking("db.mesh.global", 5432, "TCP"), speaking("pg.mesh.global", 5432, "TLS")]));
+    let found: Vec<&About> = plan.findings.iter().map(|finding| &finding.about).collect();
+    assert_eq!(found, [&About::Imported("db.mesh.global".to_owned())]);
+    assert!(plan.findings[0].message.contains("pg.mesh.global has the same port"), "{:?}", plan.findings);
+    let calls = get(&plan, Kind::VirtualService, "istio-system", NAME).spec.value();
+    assert_eq!((calls["hosts"].clone(), calls.get("tcp")), (json!(["pg.mesh.global"]), None));
+    assert_eq!(calls["tls"].as_array().unwrap().len(), 1);
+
     let routed = planned(json!([]), json!([speaking("db.mesh.global", 5432, "TCP")]), |world| {
         world["federation"]["local"]["egress"] = json!({ "gateway": { "selector": { "app": "egress" } } });
         world["federation"]["remote"][0]["ingress"]["type"] = json!("openshift-router");

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::live::Live;
 use crate::metrics::{MeshMetrics, Write};
 use crate::model::Key;
-use crate::observe::Mirrors;
+use crate::observe::{Lean, Mirrors};
 use crate::plan::{Flavour, Kind, Object, Owners, Plan, Print};
 
 /// The name under which fields are owned.
@@ -137,14 +137,14 @@ impl Applier {
     async fn write(&self, object: &Object, owners: &Owners) -> Result<Live, String> {
         let Object { kind, namespace, name, .. } = object;
         let words = |error: kube::Error| tarbet_cluster::describe(&error);
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &kind.resource());
+        let api: Api<Lean> = Api::namespaced_with(self.client.clone(), namespace, &kind.resource());
         let owner = owners.of(object).filter(|owner| !owner.uid.is_empty());
         let manifest = object.manifest(Flavour::Resources, owner.as_ref());
         let unreadable = || "the answer of the cluster has no identity".to_owned();
         let place = (*kind, namespace.clone(), name.clone());
         let wanted = object.spec.print();
         self.count(kind.name(), "apply");
-        let answer = tarbet_cluster::apply(&api, name, MANAGER, &manifest).await.map_err(words)?;
+        let Lean(answer) = tarbet_cluster::apply(&api, name, MANAGER, &manifest).await.map_err(words)?;
         let mut live = Live::of(*kind, &answer).ok_or_else(unreadable)?;
         if live.spec != wanted {
             // Somebody added fields of their own; those stay with an apply and go with this.
@@ -155,7 +155,7 @@ impl Applier {
             let patch = Patch::Json::<()>(serde_json::from_value(patch).map_err(|error| error.to_string())?);
             let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
             self.count(kind.name(), "replace");
-            let answer = api.patch(name, &params, &patch).await.map_err(words)?;
+            let Lean(answer) = api.patch(name, &params, &patch).await.map_err(words)?;
             live = Live::of(*kind, &answer).ok_or_else(unreadable)?;
         }
         if live.spec != wanted {
@@ -207,7 +207,7 @@ impl Applier {
 
     async fn delete(&self, place: &Place, uid: &str) -> Result<(), kube::Error> {
         let (kind, namespace, name) = place;
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &kind.resource());
+        let api: Api<Lean> = Api::namespaced_with(self.client.clone(), namespace, &kind.resource());
         let exactly = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
         let params = DeleteParams { preconditions: Some(exactly), ..DeleteParams::default() };
         self.count(kind.name(), "delete");

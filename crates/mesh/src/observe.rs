@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::model::{Backends, Service, ServicePort, Sort};
 
+pub(crate) use lean::Lean;
 pub(crate) use mirrors::{Mirrors, Side, service_exports};
 pub(crate) use recall::said;
 

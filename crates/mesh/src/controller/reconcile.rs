@@ -8,7 +8,6 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Api;
-use kube::core::DynamicObject;
 use serde_json::json;
 use tarbet_cluster::conditions::{condition, set};
 use tarbet_cluster::{Newer, Outcome, Severity};
@@ -25,6 +24,7 @@ use crate::crd::{
 };
 use crate::live::{conditions, print_conditions};
 use crate::metrics::Mesh;
+use crate::observe::Lean;
 use crate::plan::{self, Kind, Memo, Owners, Plan, Print, World};
 use crate::status;
 use crate::ways;
@@ -296,15 +296,15 @@ impl State {
 
     async fn tell_import(&self, namespace: String, name: String, told: Told, now: Timestamp) -> bool {
         let kind = Kind::ImportedService.resource();
-        let api: Api<DynamicObject> = Api::namespaced_with(self.shared.client.clone(), &namespace, &kind);
+        let api: Api<Lean> = Api::namespaced_with(self.shared.client.clone(), &namespace, &kind);
         // The times of the conditions it has are not kept in memory.
         let before = if told.bare {
             Vec::new()
         } else {
             match api.get_opt(&name).await {
-                Ok(Some(object)) => conditions(&object),
+                Ok(Some(Lean(object))) => conditions(&object),
                 Ok(None) => return true,
-                Err(error) => return wrote::<DynamicObject>(Err(error)),
+                Err(error) => return wrote::<Lean>(Err(error)),
             }
         };
         let mut after = before.clone();
@@ -314,7 +314,7 @@ impl State {
         self.applier.count("ImportedService", "status");
         let patch = json!({ "status": { "conditions": after } });
         let written = tarbet_cluster::merge_status(&api, &name, &patch).await;
-        if let Ok(object) = &written {
+        if let Ok(Lean(object)) = &written {
             self.applier.note_answer(Kind::ImportedService, object);
         }
         self.announce(about(&written, &kind), &status::news(&before, &after)).await;

@@ -190,9 +190,10 @@ fn entry(draft: &mut Draft<'_>, imported: &Imported<'_>) -> Option<Spec> {
         "hosts": [imported.host],
         "ports": imported.ports().iter().map(entry_port).collect::<Vec<_>>(),
         "resolution": resolution(endpoints.iter().filter_map(|endpoint| endpoint["address"].as_str())),
-        "endpoints": endpoints,
         "location": "MESH_INTERNAL",
     });
+    // Moved: there may be hundreds of them, and the macro would copy each.
+    spec["endpoints"] = Value::Array(endpoints);
     let identities = imported.identities();
     if !identities.is_empty() {
         spec["subjectAltNames"] = json!(identities);

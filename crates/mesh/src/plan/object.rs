@@ -185,11 +185,10 @@ impl Object {
         if let Some(owner) = owner {
             metadata["ownerReferences"] = json!([owner]);
         }
-        json!({
-            "apiVersion": format!("{group}/{version}"),
-            "kind": self.kind.name(),
-            "metadata": metadata,
-            "spec": self.spec.value(),
-        })
+        let mut manifest = json!({ "apiVersion": format!("{group}/{version}"), "kind": self.kind.name() });
+        // Moved: the macro would copy them, word by word.
+        manifest["metadata"] = metadata;
+        manifest["spec"] = self.spec.value();
+        manifest
     }
 }

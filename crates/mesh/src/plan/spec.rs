@@ -27,13 +27,13 @@ impl Print {
 fn feed(value: &Value, hash: &mut Sha256) {
     match value {
         Value::Object(map) => {
-            let mut keys: Vec<&String> = map.keys().collect();
-            keys.sort_unstable();
+            let mut fields: Vec<(&String, &Value)> = map.iter().collect();
+            fields.sort_unstable_by_key(|(key, _)| *key);
             hash.update(b"{");
-            for key in keys {
+            for (key, value) in fields {
                 hash.update((key.len() as u64).to_le_bytes());
                 hash.update(key);
-                feed(&map[key], hash);
+                feed(value, hash);
             }
             hash.update(b"}");
         }
@@ -43,6 +43,12 @@ fn feed(value: &Value, hash: &mut Sha256) {
                 feed(item, hash);
             }
             hash.update(b"]");
+        }
+        // Most of it is text, which need not be written out to be told from everything else.
+        Value::String(text) => {
+            hash.update(b"\"");
+            hash.update((text.len() as u64).to_le_bytes());
+            hash.update(text);
         }
         other => {
             let text = other.to_string();

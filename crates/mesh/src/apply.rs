@@ -180,8 +180,15 @@ impl Applier {
         let mut stale = Vec::new();
         for kind in Kind::ALL {
             stale.extend(self.mirrors.made(kind).select(|namespace, name, live| {
-                let held = kind == Kind::WorkloadEntry
-                    && live.mesh.as_ref().is_some_and(|mesh| plan.unresolved.contains(mesh));
+                let held = match kind {
+                    Kind::WorkloadEntry => {
+                        live.mesh.as_ref().is_some_and(|mesh| plan.unresolved.contains(mesh))
+                    }
+                    Kind::ServiceEntry => {
+                        !plan.held.is_empty() && plan.held.contains(&(namespace.to_owned(), name.to_owned()))
+                    }
+                    _ => false,
+                };
                 let stale = live.ours && !live.going && !held && !wanted.contains(&(kind, namespace, name));
                 stale.then(|| ((kind, namespace.to_owned(), name.to_owned()), live.uid().to_owned()))
             }));

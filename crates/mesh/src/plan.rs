@@ -83,6 +83,8 @@ pub struct Plan {
     pub remotes: BTreeMap<String, RemoteView>,
     /// Meshes whose host name has not been resolved yet: their WorkloadEntries stay as they are.
     pub unresolved: BTreeSet<String>,
+    /// ServiceEntries that stay as they are for the same reason, by namespace and name.
+    pub held: BTreeSet<Key>,
 }
 
 /// What became of the offers of one peer.

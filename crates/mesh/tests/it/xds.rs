@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::federation::{federated, federation, service, until};
+use super::federation::{federated, federation, service, until, until_gone};
 use super::world::SOON;
 
 const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
@@ -23,6 +23,8 @@ const LISTENER: &str = "type.googleapis.com/envoy.config.listener.v3.Listener";
 const ENDPOINTS: &str = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment";
 /// The service as callers know it.
 const PAY: &str = "outbound|80||pay.shop.svc.cluster.local";
+/// Another service of the same pods.
+const TWIN: &str = "outbound|80||canary.shop.svc.cluster.local";
 
 /// A proxy that only listens: as long as it is connected istiod can be asked what it was told.
 struct Proxy {
@@ -58,9 +60,7 @@ impl Proxy {
             metadata: Some(fields(&metadata)),
         };
         let (sender, requests) = mpsc::channel(4);
-        for (type_url, resource_names) in
-            [(CLUSTER, vec![]), (ENDPOINTS, vec![PAY.to_owned()]), (LISTENER, vec![])]
-        {
+        for (type_url, resource_names) in [(CLUSTER, vec![]), (ENDPOINTS, both()), (LISTENER, vec![])] {
             let (node, type_url) = (Some(node.clone()), type_url.to_owned());
             sender
                 .send(DiscoveryRequest { node, type_url, resource_names, ..DiscoveryRequest::default() })
@@ -74,7 +74,7 @@ impl Proxy {
                 let accepted = DiscoveryRequest {
                     version_info: answer.version_info,
                     response_nonce: answer.nonce,
-                    resource_names: if answer.type_url == ENDPOINTS { vec![PAY.to_owned()] } else { vec![] },
+                    resource_names: if answer.type_url == ENDPOINTS { both() } else { vec![] },
                     type_url: answer.type_url,
                     ..DiscoveryRequest::default()
                 };
@@ -94,6 +94,11 @@ impl Proxy {
         };
         eventually(SOON, what, look).await.unwrap()
     }
+}
+
+/// The clusters whose endpoints are looked at.
+fn both() -> Vec<String> {
+    vec![PAY.to_owned(), TWIN.to_owned()]
 }
 
 fn fields(value: &Value) -> Struct {
@@ -197,11 +202,11 @@ async fn istiod_opens_what_is_exported_and_leads_callers_there() {
     router["spec"]["local"]["ingress"]["type"] = json!("openshift-router");
     there.apply(&router).await.unwrap();
     let readable = "pay-80.shop.svc.cluster.local".to_owned();
-    let both = |dump: &Value| {
+    let either = |dump: &Value| {
         let names = server_names(dump);
         (names.contains(&readable) && names.contains(&sni)).then_some(())
     };
-    gateway.told(&exporter, "both server names at the gateway", both).await;
+    gateway.told(&exporter, "both server names at the gateway", either).await;
 
     // A local service of the same name: the remote gateway is one more endpoint of it.
     here.apply(&service("shop", "pay", 80, false)).await.unwrap();
@@ -211,7 +216,19 @@ async fn istiod_opens_what_is_exported_and_leads_callers_there() {
             behind(dump, "192.0.2.1", 15443)
         })
         .await;
-    here.run(&["delete", "service", "pay", "-n", "shop"]).await.unwrap();
+    // Another Service of the same pods gets nothing of it, and the one of that name loses nothing.
+    let mut twin = service("shop", "canary", 80, false);
+    twin["spec"]["selector"] = json!({ "app": "pay" });
+    here.apply(&twin).await.unwrap();
+    until_gone(&here, "workloadentries.networking.istio.io", "shop", "import-west-pay-0").await;
+    caller
+        .told(&importer, "the remote gateway behind the one service alone", |dump| {
+            let theirs = cluster(dump, TWIN).map(|_| endpoints(dump, TWIN).map(Value::to_string))?;
+            behind(dump, "192.0.2.1", 15443)?;
+            (!theirs.unwrap_or_default().contains("192.0.2.1")).then_some(())
+        })
+        .await;
+    here.run(&["delete", "service", "pay", "canary", "-n", "shop"]).await.unwrap();
 
     // Un-exported: closed there, unknown here.
     there.apply(&service("shop", "pay", 80, false)).await.unwrap();

@@ -5,10 +5,12 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Imported, TLS_MODE, gateways, proof, record, said, target};
+use crate::crd::Remote;
 use crate::model::{Key, Labels, Offer, Service, ServicePort, Sort};
+use crate::names::dashed;
 use crate::plan::export::Alias;
 use crate::plan::{About, Draft, Kind, Object, Owner, Reason, World};
 
@@ -76,26 +78,22 @@ pub(super) fn with_service(
     let strangers = told.iter().any(|identity| !own.contains(*identity));
     let ruled = strangers || imported.is_routed();
     let plain = draft.world.backends.get(key).is_some_and(|pods| pods.plain);
-    let why = refusal(imported, service).map(str::to_owned).or_else(|| {
-        if ruled && plain && !draft.is_original() {
-            return Some(
-                "a pod of the local Service has no proxy, and a rule for other meshes' identities \
-                 or server names would ask it for mutual TLS"
-                    .to_owned(),
-            );
-        }
-        let other = kin.stranger(imported, key, service, all).filter(|_| !draft.is_original())?;
-        Some(format!(
-            "its pods are also those of the Service {}, which would get the others' endpoints too",
-            other.1
-        ))
+    let why = refusal(imported, service).or_else(|| {
+        (ruled && plain && !draft.is_original()).then_some(
+            "a pod of the local Service has no proxy, and a rule for other meshes' identities \
+             or server names would ask it for mutual TLS",
+        )
     });
     if let Some(why) = why {
         let message = format!("only the local Service answers for {}: {why}", imported.host);
         draft.find(About::Imported(imported.host.to_owned()), Reason::NotJoined, message);
         return false;
     }
-    workloads(draft, imported, key, service, &owner);
+    if kin.stranger(imported, key, service, all).is_some() && !draft.is_original() {
+        entry(draft, imported, key, service, &owner);
+    } else {
+        workloads(draft, imported, key, service, &owner);
+    }
     if told.is_empty() && !own.is_empty() {
         untold(
             draft,
@@ -132,6 +130,62 @@ fn tcp(service: &Service) -> impl Iterator<Item = &ServicePort> {
 
 /// The endpoints in other meshes, as workloads that the Service selects.
 fn workloads(draft: &mut Draft<'_>, imported: &Imported<'_>, key: &Key, service: &Service, owner: &Owner) {
+    for (remote, index, spec) in elsewhere(draft, imported, service) {
+        let wanted = format!("import-{}-{}-{index}", remote.id, key.1);
+        let identity = format!("{}/{}/{index}", remote.id, key.1);
+        let name = draft.names.claim(Kind::WorkloadEntry, &key.0, &wanted, &identity);
+        draft.plan.objects.push(Object {
+            kind: Kind::WorkloadEntry,
+            namespace: key.0.clone(),
+            name,
+            mesh: Some(remote.id.clone()),
+            owner: owner.clone(),
+            spec: spec.into(),
+        });
+    }
+}
+
+/// The same where another Service selects the same pods, and would select those workloads too: an entry of the
+/// Service's own name and namespace, whose endpoints Istio adds to those of the Service and of no other.
+fn entry(draft: &mut Draft<'_>, imported: &Imported<'_>, key: &Key, service: &Service, owner: &Owner) {
+    let endpoints: Vec<Value> =
+        elsewhere(draft, imported, service).into_iter().map(|(_, _, spec)| spec).collect();
+    let (wanted, identity) =
+        (format!("import-{}", dashed(imported.host)), format!("import {}", imported.host));
+    let name = draft.names.claim(Kind::ServiceEntry, &key.0, &wanted, &identity);
+    if imported.used.iter().any(|(remote, _)| draft.plan.unresolved.contains(&remote.id)) {
+        draft.plan.held.insert((key.0.clone(), name));
+        return;
+    }
+    if endpoints.is_empty() {
+        return;
+    }
+    let port =
+        |port: &ServicePort| json!({ "name": port.name, "number": port.number, "protocol": port.protocol() });
+    let mut spec = json!({
+        "hosts": [imported.host],
+        "ports": tcp(service).map(port).collect::<Vec<_>>(),
+        "resolution": "STATIC",
+        "location": "MESH_INTERNAL",
+    });
+    spec["endpoints"] = Value::Array(endpoints);
+    draft.plan.objects.push(Object {
+        kind: Kind::ServiceEntry,
+        namespace: key.0.clone(),
+        name,
+        mesh: None,
+        owner: owner.clone(),
+        spec: spec.into(),
+    });
+}
+
+/// Each endpoint in another mesh, with the mesh it is in and its number there.
+fn elsewhere<'a>(
+    draft: &mut Draft<'_>,
+    imported: &Imported<'a>,
+    service: &Service,
+) -> Vec<(&'a Remote, usize, Value)> {
+    let mut all = Vec::new();
     for &(remote, offer) in &imported.used {
         let mut addresses: Vec<(String, Option<&Offer>)> = Vec::new();
         for address in &remote.ingress.addresses {
@@ -161,19 +215,10 @@ fn workloads(draft: &mut Draft<'_>, imported: &Imported<'_>, key: &Key, service:
             if !offer.locality.is_empty() {
                 spec["locality"] = json!(offer.locality);
             }
-            let wanted = format!("import-{}-{}-{index}", remote.id, key.1);
-            let identity = format!("{}/{}/{index}", remote.id, key.1);
-            let name = draft.names.claim(Kind::WorkloadEntry, &key.0, &wanted, &identity);
-            draft.plan.objects.push(Object {
-                kind: Kind::WorkloadEntry,
-                namespace: key.0.clone(),
-                name,
-                mesh: Some(remote.id.clone()),
-                owner: owner.clone(),
-                spec: spec.into(),
-            });
+            all.push((remote, index, spec));
         }
     }
+    all
 }
 
 /// The labels of workloads that a Service selects.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use http::{Request, Response};
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ConfigExt};
 use kube::{Client, Config};
 use tokio::time::Instant;
@@ -24,6 +24,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How long the head of an answer may take. A watch sends its head at once; without a bound a
 /// server that stopped answering would hold a worker for ever.
 const HEAD: Duration = Duration::from_secs(30);
+
+/// How long a connection that nobody uses is kept.
+const IDLE: Duration = Duration::from_mins(1);
 
 /// How a cluster is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -197,7 +200,9 @@ fn build(config: Config, connect: Connect) -> Result<Client, ClusterError> {
     let connect = if let Some(proxy) = &config.proxy_url { connect.via(proxy) } else { connect };
     let https = config.rustls_https_connector_with_connector(connect).map_err(failed)?;
     let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
-        .pool_idle_timeout(Duration::from_mins(1))
+        .pool_idle_timeout(IDLE)
+        // Without a clock nothing is idle for long enough.
+        .pool_timer(TokioTimer::new())
         .build::<_, Body>(https);
     let http = http.map_err(BoxError::from);
     let timed = tower::service_fn(move |request: Request<Body>| {

@@ -85,6 +85,47 @@ async fn a_client_works_through_any_stream() {
     assert!(opened.load(Ordering::Relaxed) >= 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_nobody_uses_is_closed() {
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("kubeconfig");
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "x",
+        "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+        "clusters": [{"name": "x", "cluster": {"server": "http://cluster.test"}}],
+        "users": [{"name": "x", "user": {}}],
+    });
+    std::fs::write(&file, config.to_string()).unwrap();
+    let (ended, mut ends) = tokio::sync::mpsc::unbounded_channel();
+    let through = Connect::new(move |_| {
+        let ended = ended.clone();
+        async move {
+            let (near, far) = tokio::io::duplex(4096);
+            tokio::spawn(async move {
+                let (mut far, mut line) = (BufReader::new(far), String::new());
+                while far.read_line(&mut line).await.unwrap() > 0 {
+                    if std::mem::take(&mut line) == "\r\n" {
+                        let body = r#"{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"default"}}"#;
+                        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length";
+                        far.write_all(format!("{head}: {}\r\n\r\n{body}", body.len()).as_bytes())
+                            .await
+                            .unwrap();
+                    }
+                }
+                ended.send(()).unwrap();
+            });
+            Ok(near)
+        }
+    });
+    let client = connect_through(&Source::file(&file), through).await.unwrap();
+    let namespaces: Api<Namespace> = Api::all(client);
+    for _ in 0..2 {
+        namespaces.get("default").await.unwrap();
+        tokio::time::timeout(Duration::from_mins(10), ends.recv()).await.expect("it stays open").unwrap();
+    }
+}
+
 /// A proxy that connects those who know the password, and counts them.
 async fn proxy(known: &'static str, served: Arc<AtomicUsize>) -> u16 {
     use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, copy_bidirectional};

@@ -29,6 +29,7 @@ pub mod plan;
 pub mod resolve;
 mod setkube;
 mod start;
+mod turns;
 
 pub use config::NodeConfig;
 pub use error::NodeError;

@@ -22,6 +22,7 @@ use super::machine;
 use super::metrics::NodeMetrics;
 use super::packed::PackedPod;
 use super::plan::{self, Circumstances, Remote};
+use super::turns::Turns;
 
 /// A pod that the other side does not know any more, although it answers, is lost after this time.
 const LOST: Duration = Duration::from_mins(2);
@@ -76,7 +77,7 @@ pub(super) struct Node {
     /// Asks the feed for states now.
     pub(super) poll: Notify,
     /// Turns to send a pod, and to write a status.
-    pub(super) sending: Semaphore,
+    pub(super) sending: Turns,
     pub(super) writing: Semaphore,
     pub(super) metrics: NodeMetrics,
     pub(super) events: Events,

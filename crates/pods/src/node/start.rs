@@ -31,6 +31,7 @@ use super::keeper::{Node, Peer, Seen};
 use super::kubelet::Kubelet;
 use super::lease;
 use super::metrics::NodeMetrics;
+use super::turns::Turns;
 
 /// Pods that are worked on at once. Most of the time of each is waiting for the other side: a removal takes
 /// as long as its containers have to end.
@@ -78,15 +79,16 @@ pub async fn start(mut config: NodeConfig, parts: Parts) -> Result<SocketAddr, N
     let address = listener.local_addr().map_err(failed)?;
     tracing::info!(listener = "kubelet", %address, "Listening.");
 
+    let queue = Queue::default();
     let node = Arc::new(Node {
         gather: Gather::new(client.clone(), Duration::from_secs(config.refresh_seconds.max(1))),
         interlink,
         book: Book::default(),
         mirror: Mirror::default(),
-        queue: Queue::default(),
+        sending: Turns::new(AT_ONCE, queue.clone()),
+        queue,
         peer: tokio::sync::watch::Sender::new(Peer::default()),
         poll: Notify::new(),
-        sending: Semaphore::new(AT_ONCE),
         writing: Semaphore::new(AT_ONCE),
         metrics: NodeMetrics::new(&metrics),
         events: Events::new(client.clone(), "tarbet-node"),

@@ -21,6 +21,9 @@ use crate::node::resolve::Ways;
 
 /// How soon a pod is tried again that waits for an object of the cluster.
 const MISSING: Duration = Duration::from_secs(2);
+/// How soon a pod is looked at that waits for its turn to be sent, if nobody calls it: the one that was called before
+/// it may have gone.
+const NO_TURN: Duration = Duration::from_secs(10);
 /// How soon contents are read again that could not be read.
 const LATER: SignedDuration = SignedDuration::from_secs(30);
 
@@ -129,7 +132,9 @@ impl Node {
     }
 
     async fn submit(&self, entry: &Entry) -> After {
-        let _turn = self.sending.acquire().await;
+        let Some(_turn) = self.sending.take(&entry.key()) else {
+            return After::Over(Outcome::Again(NO_TURN));
+        };
         let peer = self.peer();
         let uid = entry.uid();
         let gathered = match self.gathered(entry, &peer).await {

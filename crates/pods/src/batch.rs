@@ -49,6 +49,7 @@ use prepare::{prepare, rewrite, write_for};
 use script::{ScriptConfig, Share};
 use states::{JobState, JobView};
 use submit::{Owed, Submission};
+use system::Whose;
 pub use system::{BatchSystem, Job, JobSeen, SubmitError, Unwanted};
 
 /// The id of the job, once it is known.
@@ -299,6 +300,13 @@ impl Batch {
         }
         let user = user(plan, &self.config.flags, &self.config.policy)?;
         Ok(user.filter(|user| *user != rustix::process::geteuid().as_raw()))
+    }
+
+    /// Whose jobs may be those of a pod.
+    fn whose(&self, pod: &Pod) -> Whose {
+        // One that the settings no longer name is known by its name alone.
+        let other = self.other_user(&pod.known().plan);
+        other.map_or(Whose::Anybody, |other| Whose::Users(rustix::process::geteuid().as_raw(), other))
     }
 
     /// Writes a file that the pod's job reads.

@@ -83,7 +83,7 @@ impl BatchSystem for Processes {
             let alive = id.split_once('-').and_then(|(pid, _)| pid.parse().ok()).and_then(identity)
                 == Some(id.clone());
             let state = if alive { JobState::Running } else { JobState::Killed(137, "ProcessLost") };
-            jobs.push(JobSeen { id, name: uid, state });
+            jobs.push(JobSeen { id, name: uid, user: None, state });
         }
         Ok(jobs)
     }

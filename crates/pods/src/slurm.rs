@@ -12,14 +12,15 @@ use async_trait::async_trait;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use crate::batch::{BatchSystem, Job, JobSeen, SubmitError, Unwanted, is_ours, states::job_state};
+use crate::batch::states::{JobState, job_state};
+use crate::batch::{BatchSystem, Job, JobSeen, SubmitError, Unwanted, is_ours};
 use crate::error::RunError;
 use crate::wire::PingReply;
 
 /// A controller under load takes its time; beyond this it counts as away.
 const PATIENCE: Duration = Duration::from_secs(25);
 /// The columns that are asked for, each ended by a bar, which no value of ours contains.
-const COLUMNS: &str = "JobID:|,Name:|,StateCompact:|,exit_code:|,Reason:|";
+const COLUMNS: &str = "JobID:|,UserID:|,Name:|,StateCompact:|,exit_code:|,Reason:|";
 
 /// Where Slurm's programs are.
 #[derive(Debug, Clone)]
@@ -207,8 +208,11 @@ fn job_id(text: &str) -> Option<String> {
 }
 
 /// The jobs in squeue's answer. Lines of others' jobs may be odd, as their names and reasons are; where not one line
-/// makes sense the first is given back.
+/// makes sense the first is given back, and where the answer was cut off the last.
 pub(crate) fn parse_jobs(text: &str) -> Result<Vec<JobSeen>, String> {
+    if let Some(cut) = text.lines().last().filter(|line| !line.trim().is_empty() && !text.ends_with('\n')) {
+        return Err(cut.to_owned());
+    }
     let (mut jobs, mut odd) = (Vec::new(), None);
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         match parse_job(line) {
@@ -224,22 +228,34 @@ pub(crate) fn parse_jobs(text: &str) -> Result<Vec<JobSeen>, String> {
 
 fn parse_job(line: &str) -> Option<JobSeen> {
     let fields: Vec<&str> = line.split('|').map(str::trim).collect();
-    let (id, name, state, raw, reason) = match fields.as_slice() {
-        // Our names hold no bars; what follows one of them is read from there.
-        [id, name, state, raw, reason @ .., ""] if is_ours(name) && !reason.is_empty() => {
-            (id, (*name).to_owned(), state, raw, reason.join("|"))
-        }
-        // A name of somebody else's job may hold bars.
-        [id, middle @ .., state, raw, reason, ""] if !middle.is_empty() => {
-            (id, middle.join("|"), state, raw, (*reason).to_owned())
-        }
+    let (id, user, rest) = match fields.as_slice() {
+        [id, user, rest @ ..] if id.starts_with(|c: char| c.is_ascii_digit()) => (id, user, rest),
         _ => return None,
     };
-    let state_word = !state.is_empty() && state.len() <= 4 && state.bytes().all(|b| b.is_ascii_uppercase());
-    if !id.starts_with(|c: char| c.is_ascii_digit()) || !state_word {
+    let user = Some(user.parse().ok()?);
+    let seen = |name: String, state| Some(JobSeen { id: (*id).to_owned(), name, user, state });
+    match rest {
+        // Our names hold no bars; what follows one of them is read from there. It is our job whatever it says.
+        [name, said @ ..] if is_ours(name) => {
+            let state = state_of(said).unwrap_or_else(|| JobState::Odd(said.join("|")));
+            seen((*name).to_owned(), state)
+        }
+        // A name of somebody else's job may hold bars.
+        [name @ .., state, raw, reason, ""] if !name.is_empty() => {
+            seen(name.join("|"), state_of(&[*state, *raw, *reason, ""])?)
+        }
+        _ => None,
+    }
+}
+
+/// The state in the columns after the name.
+fn state_of(fields: &[&str]) -> Option<JobState> {
+    let [state, raw, reason @ .., ""] = fields else { return None };
+    let word = !state.is_empty() && state.len() <= 4 && state.bytes().all(|b| b.is_ascii_uppercase());
+    if !word || reason.is_empty() {
         return None;
     }
-    Some(JobSeen { id: (*id).to_owned(), name, state: job_state(state, raw.parse().ok()?, &reason) })
+    Some(job_state(state, raw.parse().ok()?, &reason.join("|")))
 }
 
 #[cfg(test)]
@@ -247,13 +263,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::batch::states::JobState;
 
     #[test]
     fn reads_what_slurm_writes() {
-        let text = "1|wrap|F|1792|NonZeroExitCode|\n2|cf9e6237-0c5f-47c2-a6d8-912b12f93a20|R|0|None|\n3_[1-4]|a|b|PD|0|Resources|\n";
+        let text = "1|0|wrap|F|1792|NonZeroExitCode|\n2|1000|cf9e6237-0c5f-47c2-a6d8-912b12f93a20|R|0|None|\n3_[1-4]|7|a|b|PD|0|Resources|\n";
         let jobs = parse_jobs(text).unwrap();
-        assert_eq!(jobs[0].state, JobState::Ended(1792));
+        assert_eq!((jobs[0].user, &jobs[0].state), (Some(0), &JobState::Ended(1792)));
+        assert_eq!(jobs[1].user, Some(1000));
         assert_eq!(
             (jobs[1].name.as_str(), &jobs[1].state),
             ("cf9e6237-0c5f-47c2-a6d8-912b12f93a20", &JobState::Running)
@@ -303,17 +319,45 @@ mod tests {
     #[test]
     fn odd_lines_of_others_hide_no_job_of_ours() {
         let uid = "cf9e6237-0c5f-47c2-a6d8-912b12f93a20";
-        let text = format!("7|two\nlines|R|0|None|\n2|{uid}|PD|0|Nodes|required|for job|\n8|x|R|0|a|b|\n");
+        let text =
+            format!("7|0|two\nlines|R|0|None|\n2|0|{uid}|PD|0|Nodes|required|for job|\n8|0|x|R|0|a|b|\n");
         let jobs = parse_jobs(&text).unwrap();
         let ours: Vec<&JobSeen> = jobs.iter().filter(|job| job.name == uid).collect();
         let state = JobState::Pending("Nodes|required|for job".into());
-        assert_eq!(ours, [&JobSeen { id: "2".into(), name: uid.into(), state }]);
+        assert_eq!(ours, [&JobSeen { id: "2".into(), name: uid.into(), user: Some(0), state }]);
+    }
+
+    #[test]
+    fn a_job_of_ours_that_makes_no_sense_is_there_all_the_same() {
+        let uid = "cf9e6237-0c5f-47c2-a6d8-912b12f93a20";
+        for said in ["R|x|None|", "R|0|", "", "|||", "running|0|None|", "R|0|None|more"] {
+            let jobs = parse_jobs(&format!("1|0|a|R|0|None|\n2|0|{uid}.1|{said}\n")).unwrap();
+            let [_, ours] = jobs.as_slice() else { panic!("{jobs:?}") };
+            assert_eq!((ours.id.as_str(), ours.name.as_str()), ("2", format!("{uid}.1").as_str()));
+            assert!(matches!(ours.state, JobState::Odd(_)), "{said}: {ours:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_cut_off_is_none() {
+        let text = "1|0|a|R|0|None|\n2|0|cf9e6237-0c5f-47c2-a6d8-912b12f93a20|R|0|None|\n";
+        assert_eq!(parse_jobs(text).unwrap().len(), 2);
+        for end in (1..text.len()).filter(|end| text.as_bytes()[end - 1] != b'\n') {
+            assert!(parse_jobs(&text[..end]).is_err(), "{}", &text[..end]);
+        }
     }
 
     #[test]
     fn garbage_is_not_an_empty_queue() {
-        for text in ["slurm_load_jobs error: x", "<html>", "1|a|R|x|None|", "|||||", "1|R|0|None|"] {
-            assert!(parse_jobs(text).is_err(), "{text}");
+        for text in [
+            "slurm_load_jobs error: x",
+            "<html>",
+            "1|0|a|R|x|None|",
+            "|||||",
+            "1|0|R|0|None|",
+            "1|a|R|0|None|",
+        ] {
+            assert!(parse_jobs(&format!("{text}\n")).is_err(), "{text}");
         }
         assert_eq!(parse_jobs("").unwrap(), []);
     }

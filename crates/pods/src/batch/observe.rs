@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::pod::Pod;
 use super::script::Share;
 use super::states::JobView;
-use super::system::{JobSeen, believed};
+use super::system::{JobSeen, Whose, believed};
 use super::{Batch, aside};
 use crate::wire::is_uid;
 
@@ -58,7 +58,7 @@ impl Batch {
             Ok(jobs) => {
                 let pods = self.all();
                 let by_name = {
-                    let pods = pods.clone();
+                    let pods: Vec<_> = pods.iter().map(|pod| (Arc::clone(pod), self.whose(pod))).collect();
                     aside(move || by_name(&pods, jobs)).await
                 };
                 for pod in &pods {
@@ -156,15 +156,16 @@ impl Batch {
 }
 
 /// For each name that we give the one job that counts.
-fn by_name(pods: &[Arc<Pod>], jobs: Vec<JobSeen>) -> HashMap<String, JobSeen> {
+fn by_name(pods: &[(Arc<Pod>, Whose)], jobs: Vec<JobSeen>) -> HashMap<String, JobSeen> {
     let mut all: HashMap<String, Vec<JobSeen>> = HashMap::new();
     for job in jobs.into_iter().filter(|job| is_ours(&job.name)) {
         all.entry(job.name.clone()).or_default().push(job);
     }
     let mut chosen = HashMap::new();
-    for pod in pods {
+    for (pod, whose) in pods {
         for share in pod.shares() {
-            let Some((name, jobs)) = all.remove_entry(&share.job_name(&pod.id.uid)) else { continue };
+            let Some((name, mut jobs)) = all.remove_entry(&share.job_name(&pod.id.uid)) else { continue };
+            jobs.retain(|job| whose.has(job));
             let noted = pod.job_of(share);
             // Nearly always there is one, and it is the one that was submitted: no file is read for that.
             let alone = jobs.len() == 1 && jobs.first().map(|job| &job.id) == noted.as_ref();

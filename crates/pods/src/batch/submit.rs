@@ -142,7 +142,9 @@ impl Batch {
                 aside(move || (pod.has_begun(share), pod.claimed(share), given_up(&pod))).await
             };
             let name = share.job_name(&pod.id.uid);
-            let there = believed(seen.iter().filter(|job| job.name == name), claimed.as_deref(), None);
+            let whose = self.whose(pod);
+            let ours = seen.iter().filter(|job| job.name == name && whose.has(job));
+            let there = believed(ours, claimed.as_deref(), None);
             if let Some(job) = there {
                 self.note_job(pod, share, &job.id).await?;
             } else if begun {
@@ -220,29 +222,32 @@ impl Batch {
         Ok(())
     }
 
-    /// Submits all jobs of a new pod. After a failure none of them is left. False if it is not clear whether all
-    /// were taken: the pod's folder must then stay, since a job that comes to light claims it.
+    /// Submits all jobs of a new pod. After a failure none of them is left. False if some were taken, or may have
+    /// been, and the rest has to be done later: the pod's folder must then stay, since a job that begins claims it.
     pub(super) async fn submit(&self, pod: &Arc<Pod>) -> Result<bool, RunError> {
         for share in pod.shares() {
             match self.submit_one(pod, share).await {
                 Ok(()) => {}
                 Err(SubmitError::Refused(reason)) => {
-                    self.cancel_sent(pod).await?;
+                    if let Err(error) = self.cancel_sent(pod).await {
+                        return Ok(put_off(pod, error.to_string()));
+                    }
                     let (runtime, what) = (self.system.name(), "take the job".into());
                     return Err(RunError::Refused { runtime, what, reason });
                 }
-                Err(SubmitError::Away(reason)) => {
-                    self.cancel_sent(pod).await?;
-                    return Err(self.away(reason));
+                // Those that were taken may run before it is back.
+                Err(SubmitError::Away(reason)) if pod.shares().any(|share| pod.job_of(share).is_some()) => {
+                    return Ok(put_off(pod, reason));
                 }
+                Err(SubmitError::Away(reason)) => return Err(self.away(reason)),
                 Err(SubmitError::Unclear(reason)) => {
                     // It may be there all the same: the name tells.
                     let name = share.job_name(&pod.id.uid);
                     let jobs = self.system.list().await.unwrap_or_default();
-                    let Some(job) = believed(jobs.iter().filter(|job| job.name == name), None, None) else {
-                        tracing::warn!(pod = %pod.id, reason, "It is not clear whether a job was taken.");
-                        pod.lock().trouble = reason;
-                        return Ok(false);
+                    let whose = self.whose(pod);
+                    let ours = jobs.iter().filter(|job| job.name == name && whose.has(job));
+                    let Some(job) = believed(ours, None, None) else {
+                        return Ok(put_off(pod, reason));
                     };
                     self.note_job(pod, share, &job.id).await?;
                 }
@@ -280,4 +285,11 @@ impl Batch {
         self.ask.notify_one();
         Ok(())
     }
+}
+
+/// Leaves the rest of a pod's jobs for later.
+fn put_off(pod: &Pod, reason: String) -> bool {
+    tracing::warn!(pod = %pod.id, reason, "The jobs of a pod are not all known to be taken.");
+    pod.lock().trouble = reason;
+    false
 }

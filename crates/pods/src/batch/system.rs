@@ -73,6 +73,8 @@ pub struct JobSeen {
     pub id: String,
     /// Its name.
     pub name: String,
+    /// The user it runs as, where others have jobs as well.
+    pub user: Option<u32>,
     /// How it is.
     pub state: JobState,
 }
@@ -89,6 +91,24 @@ pub enum SubmitError {
     /// It may have been.
     #[error("{0}")]
     Unclear(String),
+}
+
+/// Whose jobs may be those of a pod: anybody can give a job the name of one of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// Those of the plugin's own user, and of the one as whom the pod runs.
+    Users(u32, Option<u32>),
+    /// Nobody can say any more.
+    Anybody,
+}
+
+impl Whose {
+    pub(super) fn has(self, job: &JobSeen) -> bool {
+        match (self, job.user) {
+            (Self::Users(own, other), Some(user)) => user == own || Some(user) == other,
+            (Self::Anybody, _) | (_, None) => true,
+        }
+    }
 }
 
 /// Of the jobs of one name the one that is the pod's. After a lost answer there may be two: whichever begins first
@@ -117,7 +137,7 @@ mod tests {
     use crate::batch::states::job_state;
 
     fn job(id: &str, compact: &str, raw: i32) -> JobSeen {
-        JobSeen { id: id.into(), name: "n".into(), state: job_state(compact, raw, "") }
+        JobSeen { id: id.into(), name: "n".into(), user: None, state: job_state(compact, raw, "") }
     }
 
     fn id<'a>(jobs: &'a [JobSeen], claimed: Option<&str>, noted: Option<&str>) -> Option<&'a str> {

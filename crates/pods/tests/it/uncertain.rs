@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use serde_json::json;
-use tarbet_pods::batch::{Batch, BatchSystem};
+use tarbet_pods::batch::{Batch, BatchConfig, BatchSystem};
 use tarbet_pods::process::Processes;
 use tarbet_pods::runner::Runner;
 use tarbet_pods::slurm::Slurm;
@@ -37,6 +37,16 @@ impl Bed {
             (Arc::new(Slurm::new(programs)), CancellationToken::new());
         let batch = Batch::open(config(root.path(), false), Arc::clone(&system), stop.clone()).unwrap();
         Self { tools, root, system, batch, stop }
+    }
+
+    /// The same, with a job for each container.
+    async fn bent_apart(sbatch: &str, squeue: &str) -> Self {
+        let mut bed = Self::bent(sbatch, squeue).await;
+        bed.stop.cancel();
+        bed.stop = CancellationToken::new();
+        let config = BatchConfig { per_container: true, ..config(bed.root.path(), false) };
+        bed.batch = Batch::open(config, Arc::clone(&bed.system), bed.stop.clone()).unwrap();
+        bed
     }
 
     fn note(&self, name: &str, text: &str) {
@@ -157,6 +167,51 @@ async fn a_job_that_is_refused_after_a_restart_keeps_no_other_waiting() {
     for uid in bad.iter().chain([good]) {
         bed.batch.delete(uid, None).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn where_slurm_goes_away_between_the_jobs_of_a_pod_the_rest_follows() {
+    let bed = Bed::bent_apart(
+        "[ ! -e $T/ids ] || [ -e $T/back ] || {
+           echo 'sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)' >&2; exit 1; }
+         sbatch \"$@\" | tee -a $T/ids",
+        "exec squeue \"$@\"",
+    )
+    .await;
+    let pod = pod(json!({"containers": [shell("one", "echo 1; sleep 1000"), shell("two", "echo 2")]}));
+    let uid = uid_of(&pod);
+    bed.batch.start(pod).await.unwrap();
+    let half = |text: &str| text.starts_with("one=running two=waiting");
+    until(&*bed.batch, &uid, "the first to run alone", half).await;
+    let first = bed.lines("ids");
+    assert_eq!(first.len(), 1, "{first:?}");
+    bed.note("back", "");
+    until(&*bed.batch, &uid, "the second", |text| text == "one=running two=exit:0").await;
+    let ids = bed.lines("ids");
+    assert_eq!((ids.len(), &ids[0]), (2, &first[0]), "{ids:?}");
+    assert_eq!(state_of(&first[0]).await, "R", "it was never ended");
+    bed.batch.delete(&uid, None).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_job_of_somebody_else_that_has_the_name_of_ours_is_not_ours() {
+    // What they have ended so, or runs, and ours waits.
+    let bed = Bed::bent(
+        "sbatch -H \"$@\" | tee -a $T/ids",
+        "squeue \"$@\" || exit; [ -e $T/uid ] || exit 0
+         echo \"999998|4242|$(cat $T/uid)|F|256|NonZeroExitCode|\"; echo \"999999|4242|$(cat $T/uid)|R|0|None|\"",
+    )
+    .await;
+    let pod = pod(json!({"containers": [shell("main", "true")]}));
+    let uid = uid_of(&pod);
+    bed.note("uid", &uid);
+    let id = bed.batch.start(pod).await.unwrap().pod_jid;
+    until(&*bed.batch, &uid, "it to wait in the queue", |text| text.contains("JobPending")).await;
+    let state = bed.batch.status(std::slice::from_ref(&uid)).await.unwrap().remove(0);
+    assert_eq!(state.jid, id);
+    cluster().await.run("scontrol", &["release", &id]).await.unwrap();
+    assert_eq!(words(&ended(&*bed.batch, &uid).await), "main=exit:0");
+    bed.batch.delete(&uid, None).await.unwrap();
 }
 
 #[tokio::test]

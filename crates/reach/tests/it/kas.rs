@@ -60,6 +60,11 @@ async fn until(what: &str, mut condition: impl FnMut() -> bool) {
 struct Desk {
     tokens: Mutex<HashMap<String, Arc<Agent>>>,
     said: Mutex<Vec<String>>,
+    /// Who came and went over which connection.
+    seated: Mutex<Vec<String>>,
+    /// Held by whoever wants registrations to take their time, and how many have begun.
+    store: tokio::sync::Mutex<()>,
+    begun: AtomicUsize,
     /// How many more times nobody can say whose a token is.
     speechless: AtomicUsize,
     /// Whom modules of agents may ask.
@@ -97,8 +102,22 @@ impl AgentHost for Desk {
     }
 
     async fn registered(&self, agent: &Agent, pod: i64, meta: entity::AgentMeta) -> Result<(), Status> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        let _turn = self.store.lock().await;
         self.said.lock().unwrap().push(format!("{} registered {pod} {}", agent.id, meta.version));
         Ok(())
+    }
+
+    fn registered_over(&self, agent: &Agent, pod: i64, connection: u64) {
+        self.seated.lock().unwrap().push(format!("{} sits as {pod} at {connection}", agent.id));
+    }
+
+    fn carried_over(&self, agent: &Agent, connection: u64) {
+        self.seated.lock().unwrap().push(format!("{} carries at {connection}", agent.id));
+    }
+
+    fn disconnected(&self, agent: &Agent, connection: u64, _: bool) {
+        self.seated.lock().unwrap().push(format!("{} left {connection}", agent.id));
     }
 
     async fn unregistered(&self, agent: &Agent, pod: i64) -> Result<(), Status> {

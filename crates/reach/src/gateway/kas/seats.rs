@@ -136,6 +136,31 @@ impl Seats {
         }
     }
 
+    /// Whether nobody knows which process a connection with tunnels belongs to.
+    pub(super) fn is_unknown(&self, agent: i64, connection: u64) -> bool {
+        let seat = self.0.get(&agent).and_then(|of_agent| of_agent.seats.get(&connection));
+        seat.is_some_and(|seat| seat.carried && seat.pods.is_empty() && seat.guess.is_none())
+    }
+
+    /// Takes this process to be at such a connection. Tells whether it is taken to be here now.
+    pub(super) fn guess(&mut self, agent: i64, connection: u64, pod: i64) -> bool {
+        if self.is_unknown(agent, connection)
+            && !self.sits(agent, pod)
+            && let Some(of_agent) = self.0.get_mut(&agent)
+            && let Some(seat) = of_agent.seats.get_mut(&connection)
+        {
+            seat.guess = Some(pod);
+            of_agent.standing.retain(|other| other.pod != pod);
+        }
+        self.sits(agent, pod)
+    }
+
+    /// Whether a process was asked to move, and has not been heard of since.
+    pub(super) fn moves(&self, agent: i64, pod: i64) -> bool {
+        let standing = self.0.get(&agent).into_iter().flat_map(|of_agent| &of_agent.standing);
+        standing.into_iter().any(|other| other.moves && other.pod == pod && other.since.elapsed() < AWAITED)
+    }
+
     /// Whether a process is taken to be here.
     pub(super) fn sits(&self, agent: i64, pod: i64) -> bool {
         self.0.get(&agent).is_some_and(|of_agent| of_agent.sits(pod))

@@ -1,5 +1,6 @@
 //! Which agents' processes are connected: noted when they register, told on the API listener.
 
+mod adrift;
 mod presence;
 
 use std::collections::{BTreeSet, HashMap};
@@ -10,7 +11,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use tarbet_store::{Invalid, Record, Store, Table};
+use tarbet_store::{Commit, Invalid, Record, Store, Table};
 use tarbet_telemetry::problem::chain;
 use tokio::time::Instant;
 use tonic::Status;
@@ -65,16 +66,12 @@ struct Away {
     is_back: bool,
 }
 
-/// A process whose connection broke: what was noted of it, and when that was.
-struct Lost {
-    row: Connected,
-    at: Instant,
-}
-
 /// The processes that are connected to any gateway. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Tracker {
     table: Table<(String, String), Connected>,
+    /// Those whose connections broke, for the gateway to which they come next.
+    adrift: Table<(String, String), Connected>,
     /// Where replicas of the original look and write.
     shared: Option<Arc<Book>>,
     /// What this process signs with.
@@ -84,8 +81,6 @@ pub(super) struct Tracker {
     noted: Arc<Mutex<BTreeSet<i64>>>,
     /// Which of them sits at which connection.
     seats: Arc<Mutex<Seats>>,
-    /// Those who lost theirs.
-    lost: Arc<Mutex<HashMap<(i64, i64), Lost>>>,
     /// Held while a note of one of them is made or taken back.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
@@ -101,12 +96,12 @@ impl Tracker {
         let table = Table::new(store, "kas-agents")?;
         Ok(Self {
             table,
+            adrift: Table::new(store, "kas-agents-adrift")?,
             shared,
             own,
             away: Arc::default(),
             noted: Arc::default(),
             seats: Arc::default(),
-            lost: Arc::default(),
             turn: Arc::default(),
         })
     }
@@ -122,9 +117,12 @@ impl Tracker {
         for gone in replaced {
             self.remove(gone.agent, gone.project, gone.pod).await?;
         }
-        let before = self.table.get(&key(agent.id, pod)).await.map_err(|error| failed(&error))?;
-        let lost = locked(&self.lost).remove(&(agent.id, pod)).map(|lost| lost.row);
-        let before = before.map(|before| before.value).or(known).or(lost);
+        let key = key(agent.id, pod);
+        let before = match self.table.get(&key).await.map_err(|error| failed(&error))? {
+            Some(before) => Some(before),
+            None => self.adrift.get(&key).await.map_err(|error| failed(&error))?,
+        };
+        let before = before.map(|before| before.value).or(known);
         let KubernetesVersion { major, minor, git_version, platform } =
             meta.kubernetes_version.unwrap_or_default();
         let connected = Connected {
@@ -155,13 +153,14 @@ impl Tracker {
         locked(&self.noted).remove(&agent);
         self.forget(agent);
         let rows = match self.table.list_under(&agent.to_string()).await {
-            Ok(listing) => listing.records.into_iter().map(|(_, found)| found.value).collect::<Vec<_>>(),
+            Ok(listing) => listing.records.into_iter().map(|(_, found)| found).collect::<Vec<_>>(),
             Err(error) => return drop(failed(&error)),
         };
         for row in &rows {
             // What went wrong was said; what stays ends by itself.
-            let _ = self.remove(agent, row.project, row.pod).await;
+            let _ = self.set_adrift(row).await;
         }
+        let rows: Vec<_> = rows.into_iter().map(|row| row.value).collect();
         let mut away = locked(&self.away);
         away.retain(|_, away| away.at.elapsed() < KEPT);
         if !rows.is_empty() {
@@ -179,7 +178,10 @@ impl Tracker {
             _ => return,
         };
         for row in rows {
-            let _ = self.write(Connected { by: self.own.to_string(), ..row }).await;
+            // Those that another gateway has by now are its own.
+            if let Err(error) = self.bring_back(agent, row.pod).await {
+                drop(failed(&error));
+            }
         }
     }
 
@@ -204,7 +206,12 @@ impl Tracker {
     async fn write(&self, connected: Connected) -> Result<(), Status> {
         locked(&self.noted).insert(connected.agent);
         let key = key(connected.agent, connected.pod);
-        self.table.put_for(&key, &connected, KEPT).await.map_err(|error| failed(&error))?;
+        let noted = async {
+            let note = self.table.put_for_op(&key, &connected, KEPT)?;
+            let commit = Commit::new().with(note).with(self.adrift.delete_op(&key));
+            self.table.store().commit(commit).await
+        };
+        noted.await.map_err(|error| failed(&error))?;
         match &self.shared {
             Some(shared) => shared.registered(tell(connected)).await.map_err(|error| failed(&error)),
             None => Ok(()),
@@ -212,7 +219,9 @@ impl Tracker {
     }
 
     async fn remove(&self, agent: i64, project: i64, pod: i64) -> Result<(), Status> {
-        self.table.delete(&key(agent, pod)).await.map_err(|error| failed(&error))?;
+        let key = key(agent, pod);
+        let commit = Commit::new().with(self.table.delete_op(&key)).with(self.adrift.delete_op(&key));
+        self.table.store().commit(commit).await.map_err(|error| failed(&error))?;
         match &self.shared {
             Some(shared) => shared.unregistered(agent, project, pod).await.map_err(|error| failed(&error)),
             None => Ok(()),

@@ -65,12 +65,22 @@ struct Guest {
     _place: Arc<dyn Send + Sync>,
 }
 
+/// Those who were let in.
+#[derive(Default)]
+struct Guests {
+    present: Vec<Guest>,
+    /// Those who had tunnels here and are here no more. What they said before may be heard only now.
+    past: Vec<i64>,
+    /// The connection has ended.
+    over: bool,
+}
+
 pub(super) struct Link {
     shared: Arc<Shared>,
     id: u64,
     moving: AtomicBool,
     /// Everybody who was let in, for looking again.
-    guests: Mutex<Vec<Guest>>,
+    guests: Mutex<Guests>,
     /// Streams that are held open without a tunnel.
     held: Mutex<Vec<Outbox>>,
 }
@@ -151,18 +161,39 @@ impl Link {
     /// Notes that an agent has tunnels here.
     fn carry(&self, agent: &Agent) {
         let mut guests = locked(&self.guests);
-        let known = guests.iter_mut().find(|known| known.agent.id == agent.id);
+        let known = guests.present.iter_mut().find(|known| known.agent.id == agent.id);
         if known.is_some_and(|known| !std::mem::replace(&mut known.carried, true)) {
             self.shared.host.carried_over(agent, self.id);
         }
     }
 
-    async fn register(&self, request: Request<Incoming>) -> Result<OutboxBody, Status> {
+    async fn register(self: &Arc<Self>, request: Request<Incoming>) -> Result<OutboxBody, Status> {
         let (agent, mut inbox) = self.admit(request).await?;
         let agent_registrar::RegisterRequest { agent_meta, pod_id } = single(&mut inbox).await?;
-        self.shared.host.registered(&agent, pod_id, agent_meta.unwrap_or_default()).await?;
-        self.shared.host.registered_over(&agent, pod_id, self.id);
+        let this = Arc::clone(self);
+        // To its end, whether or not the connection is there to hear of it: what is noted can be taken back,
+        // what is half noted cannot.
+        let noted = self.shared.notes.spawn(async move {
+            this.shared.host.registered(&agent, pod_id, agent_meta.unwrap_or_default()).await?;
+            this.seat(&agent, pod_id);
+            Ok::<_, Status>(())
+        });
+        noted.await.map_err(|_| Status::unavailable("agent → gateway: the gateway is shutting down"))??;
         Ok(reply(&agent_registrar::RegisterResponse {}))
+    }
+
+    /// Notes that a process sits at this connection. If the connection has ended since it said so, it ends for
+    /// this process as for the others that had tunnels here.
+    fn seat(&self, agent: &Agent, pod: i64) {
+        let guests = locked(&self.guests);
+        let host = &self.shared.host;
+        if guests.present.iter().any(|known| known.agent.id == agent.id) {
+            host.registered_over(agent, pod, self.id);
+        } else if guests.past.contains(&agent.id) {
+            host.registered_over(agent, pod, self.id);
+            host.carried_over(agent, self.id);
+            host.disconnected(agent, self.id, self.moving.load(Ordering::Acquire));
+        }
     }
 
     async fn unregister(&self, request: Request<Incoming>) -> Result<OutboxBody, Status> {
@@ -263,13 +294,16 @@ impl Link {
     }
 
     fn welcome(&self, token: Secret, agent: Arc<Agent>, inbox: Inbox) -> Result<(Arc<Agent>, Inbox), Status> {
-        let mut guests = locked(&self.guests);
-        if !guests.iter().any(|known| known.token.matches(token.expose())) {
-            if guests.len() >= MAX_TOKENS {
+        let guests = &mut *locked(&self.guests);
+        if guests.over {
+            return Err(Status::unavailable("agent → gateway: the connection has ended"));
+        }
+        if !guests.present.iter().any(|known| known.token.matches(token.expose())) {
+            if guests.present.len() >= MAX_TOKENS {
                 return Err(Status::resource_exhausted("agent → gateway: too many tokens on one connection"));
             }
             let place = self.shared.host.connect(&agent)?;
-            guests.push(Guest { token, agent: Arc::clone(&agent), carried: false, _place: place });
+            guests.present.push(Guest { token, agent: Arc::clone(&agent), carried: false, _place: place });
         }
         Ok((agent, inbox))
     }
@@ -285,7 +319,7 @@ impl Link {
                 () = stop.cancelled() => break,
                 () = tokio::time::sleep_until(moves_at) => break,
                 () = admission.as_mut(), if !admitted => {
-                    if locked(&self.guests).is_empty() {
+                    if locked(&self.guests).present.is_empty() {
                         tracing::debug!("A connection presented no valid token in time.");
                         return Ending::Refused;
                     }
@@ -313,7 +347,7 @@ impl Link {
 
     /// Looks at all tokens again. Tells whether that left nobody.
     async fn recheck(&self) -> bool {
-        let guests = locked(&self.guests).clone();
+        let guests = locked(&self.guests).present.clone();
         let before = guests.len();
         let mut refused = Vec::new();
         for Guest { token, agent, .. } in guests {
@@ -334,20 +368,21 @@ impl Link {
         if refused.is_empty() {
             return false;
         }
-        let mut guests = locked(&self.guests);
+        let Guests { present, past, .. } = &mut *locked(&self.guests);
         let is_refused = |guest: &mut Guest| refused.iter().any(|gone| gone.matches(guest.token.expose()));
-        let gone: Vec<Guest> = guests.extract_if(.., is_refused).collect();
-        for Guest { agent, .. } in gone {
-            if !guests.iter().any(|known| known.agent.id == agent.id) {
+        let gone: Vec<Guest> = present.extract_if(.., is_refused).collect();
+        for Guest { agent, carried, .. } in gone {
+            if !present.iter().any(|known| known.agent.id == agent.id) {
+                past.extend(carried.then_some(agent.id));
                 self.shared.host.disconnected(&agent, self.id, false);
             }
         }
-        before > 0 && guests.is_empty()
+        before > 0 && present.is_empty()
     }
 
     /// Ends everything idle with OK.
     pub(super) fn release(&self) {
-        let agents: Vec<i64> = locked(&self.guests).iter().map(|known| known.agent.id).collect();
+        let agents: Vec<i64> = locked(&self.guests).present.iter().map(|known| known.agent.id).collect();
         for agent in agents {
             self.shared.pool.release(agent, self.id);
         }
@@ -360,8 +395,11 @@ impl Link {
     pub(super) fn over(&self, error: Option<hyper::Error>) {
         locked(&self.held).clear();
         let moves = self.moving.load(Ordering::Acquire);
-        for guest in std::mem::take(&mut *locked(&self.guests)) {
-            self.shared.host.disconnected(&guest.agent, self.id, moves);
+        let guests = &mut *locked(&self.guests);
+        guests.over = true;
+        for Guest { agent, carried, .. } in guests.present.drain(..) {
+            guests.past.extend(carried.then_some(agent.id));
+            self.shared.host.disconnected(&agent, self.id, moves);
         }
         if let Some(error) = error {
             tracing::debug!(%error, "The connection of an agent broke.");

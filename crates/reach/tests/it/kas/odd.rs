@@ -287,6 +287,33 @@ async fn a_tunnel_waits_until_somebody_can_say_whose_it_is() {
     drop(peer);
 }
 
+/// The store may be slow, and the connection gone when it has noted what was said over it.
+#[tokio::test]
+async fn what_is_registered_after_the_end_of_its_connection_ends_with_it() {
+    let gateway = gateway().await;
+    let desk = Arc::clone(&gateway.desk);
+    let peer = parked(&gateway, false).await;
+    let slow = desk.store.lock().await;
+    let registering = peer.also(&gateway, Rpc::Register, "t");
+    let mut buffer = bytes::BytesMut::new();
+    let request = agent_registrar::RegisterRequest { pod_id: 12, ..Default::default() };
+    tarbet_reach::kas::frame::put(&mut buffer, &request);
+    registering.bytes(&buffer);
+    until("it to be noted", || desk.begun.load(Ordering::SeqCst) == 1).await;
+    registering.cut();
+    let seated = || desk.seated.lock().unwrap().clone();
+    until("the connection to end", || seated().len() == 2).await;
+    drop(slow);
+    until("the end of what was said", || seated().len() == 5).await;
+    let connection = seated()[0].rsplit(' ').next().unwrap().to_owned();
+    let [carries, left] = ["carries at", "left"].map(|what| format!("7 {what} {connection}"));
+    assert_eq!(
+        seated(),
+        [&carries, &left, &format!("7 sits as 12 at {connection}"), &carries, &left].map(String::clone)
+    );
+    assert!(desk.heard("7 registered 12 "));
+}
+
 /// The configuration an agent has may be richer than ours.
 #[tokio::test]
 async fn an_agent_that_has_a_configuration_keeps_it() {

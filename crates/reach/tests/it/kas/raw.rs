@@ -24,13 +24,16 @@ use super::*;
 
 type OutBody = UnsyncBoxBody<Bytes, std::convert::Infallible>;
 
+/// A connection, and the socket it uses.
+type Wire = (SendRequest<OutBody>, Arc<std::net::TcpStream>);
+
 /// An agent by hand: its frames go out as they are said, packed if wanted.
 pub(super) struct Peer {
     sender: Option<mpsc::UnboundedSender<Bytes>>,
     gzip: bool,
     response: tokio::task::JoinHandle<hyper::Result<http::Response<hyper::body::Incoming>>>,
     inbox: Option<Inbox>,
-    _connection: SendRequest<OutBody>,
+    connection: Wire,
 }
 
 impl Peer {
@@ -39,10 +42,26 @@ impl Peer {
     }
 
     pub(super) async fn call(gateway: &Gateway, rpc: Rpc, token: &str, gzip: bool) -> Self {
-        let stream = tokio::net::TcpStream::connect(gateway.address).await.unwrap();
-        let (mut client, connection) =
+        let stream = tokio::net::TcpStream::connect(gateway.address).await.unwrap().into_std().unwrap();
+        let wire = Arc::new(stream.try_clone().unwrap());
+        let stream = tokio::net::TcpStream::from_std(stream).unwrap();
+        let (client, connection) =
             hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
+        Self::over((client, wire), gateway, rpc, token, gzip)
+    }
+
+    /// One more call over the same connection.
+    pub(super) fn also(&self, gateway: &Gateway, rpc: Rpc, token: &str) -> Self {
+        Self::over(self.connection.clone(), gateway, rpc, token, false)
+    }
+
+    /// Ends the connection in the middle of whatever goes on over it.
+    pub(super) fn cut(self) {
+        self.connection.1.shutdown(std::net::Shutdown::Both).unwrap();
+    }
+
+    fn over(mut connection: Wire, gateway: &Gateway, rpc: Rpc, token: &str, gzip: bool) -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
         let frames =
             futures::stream::unfold(receiver, |mut receiver: mpsc::UnboundedReceiver<Bytes>| async move {
@@ -55,8 +74,8 @@ impl Peer {
             .header("authorization", format!("Bearer {token}"))
             .body(UnsyncBoxBody::new(StreamBody::new(frames)))
             .unwrap();
-        let response = tokio::spawn(client.send_request(request));
-        Self { sender: Some(sender), gzip, response, inbox: None, _connection: client }
+        let response = tokio::spawn(connection.0.send_request(request));
+        Self { sender: Some(sender), gzip, response, inbox: None, connection }
     }
 
     pub(super) fn say(&self, msg: impl Into<Option<Msg>>) {

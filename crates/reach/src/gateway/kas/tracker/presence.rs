@@ -1,9 +1,8 @@
 //! Processes come and go with their connections.
 
 use tarbet_telemetry::problem::chain;
-use tokio::time::Instant;
 
-use super::{Connected, KEPT, Lost, Tracker, key};
+use super::{Tracker, key};
 use crate::kas::locked;
 
 impl Tracker {
@@ -17,6 +16,9 @@ impl Tracker {
     /// The first tunnel of an agent came over this connection.
     pub(in crate::gateway::kas) fn carried_over(&self, agent: i64, connection: u64) {
         let back = locked(&self.seats).carried(agent, connection);
+        if back.is_none() {
+            self.look_for(agent, connection);
+        }
         self.settle_soon(agent, back);
     }
 
@@ -37,13 +39,11 @@ impl Tracker {
     /// A process said that it leaves.
     pub(super) fn left(&self, agent: i64, pod: i64) {
         locked(&self.seats).unregistered(agent, pod);
-        locked(&self.lost).remove(&(agent, pod));
     }
 
     /// Nobody of an agent is anywhere.
     pub(super) fn forget(&self, agent: i64) {
         locked(&self.seats).forget(agent);
-        locked(&self.lost).retain(|(of, _), _| *of != agent);
     }
 
     /// Notes or takes back what is known of processes, without delaying whoever noticed it.
@@ -55,29 +55,27 @@ impl Tracker {
     }
 
     /// Makes the note of a process what it should be by now, whatever was decided before.
-    async fn settle_one(&self, agent: i64, pod: i64) {
+    pub(super) async fn settle_one(&self, agent: i64, pod: i64) {
         let _turn = self.turn.lock().await;
         if locked(&self.seats).sits(agent, pod) {
-            let back = locked(&self.lost).remove(&(agent, pod));
-            if let Some(Lost { row, .. }) = back {
-                // What went wrong was said; it registers again in time.
-                let _ = self.write(Connected { by: self.own.to_string(), ..row }).await;
+            if let Err(error) = self.bring_back(agent, pod).await {
+                // It registers again in time.
+                tracing::debug!(error = %chain(&error), agent, "A process that came back is not listed yet.");
             }
             return;
         }
+        if locked(&self.seats).moves(agent, pod) {
+            return;
+        }
         let found = match self.table.get(&key(agent, pod)).await {
-            Ok(found) => found.map(|found| found.value),
+            Ok(found) => found,
             Err(error) => {
                 return tracing::warn!(error = %chain(&error), agent, "A process stays listed until its entry ends.");
             }
         };
         // One that has registered at another gateway since is noted by that one.
-        let Some(row) = found.filter(|row| row.by == *self.own) else { return };
-        if self.remove(agent, row.project, pod).await.is_ok() {
-            let mut lost = locked(&self.lost);
-            // Who did not come back in this time is another process now.
-            lost.retain(|_, lost| lost.at.elapsed() < KEPT);
-            lost.insert((agent, pod), Lost { row, at: Instant::now() });
-        }
+        let Some(row) = found.filter(|found| found.value.by == *self.own) else { return };
+        // What went wrong was said; what stays ends by itself.
+        let _ = self.set_adrift(&row).await;
     }
 }

@@ -128,3 +128,90 @@ async fn a_process_whose_connection_broke_is_listed_no_more_while_others_are() {
     tracker.broke_off(7).await;
     assert_eq!(tracker.lists().await, [2]);
 }
+
+/// Looks again and again until this is listed; time passes meanwhile.
+async fn comes_to_be(tracker: &Tracker, right: &[i64]) {
+    for _ in 0..600 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if tracker.lists().await == right {
+            return;
+        }
+    }
+    panic!("{:?}, not {right:?}", tracker.lists().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_comes_back_at_another_gateway_is_listed_there() {
+    for early in [true, false] {
+        let store = Store::new(Unreliable::default());
+        let gateway = |name: &str| Tracker::new(&store, None, Some(name.to_owned())).unwrap();
+        let (one, two) = (gateway("one"), gateway("two"));
+        one.carried_over(7, 1);
+        one.hears(1).await;
+        one.registered_over(7, 1, 1);
+        let since = one.rows().await[0].since;
+        let lose = async || {
+            one.disconnected(7, 1, false);
+            one.broke_off(7).await;
+        };
+        // It is at the other one before its loss is noticed, or after it.
+        if early {
+            two.carried_over(7, 2);
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            lose().await;
+        } else {
+            lose().await;
+            assert!(two.lists().await.is_empty());
+            two.carried_over(7, 2);
+        }
+        comes_to_be(&two, &[1]).await;
+        let row = two.rows().await.remove(0);
+        assert_eq!((row.by.as_str(), row.since), ("two", since));
+        // The same as if it had registered there: it ends with its connection.
+        two.disconnected(7, 2, false);
+        two.broke_off(7).await;
+        assert!(two.lists().await.is_empty());
+        // One that was nowhere for a while is known all the same, and one that says goodbye is not.
+        two.went(7).await;
+        one.carried_over(7, 3);
+        comes_to_be(&one, &[1]).await;
+        one.unregister(&agent(), 1).await.unwrap();
+        one.disconnected(7, 3, false);
+        two.carried_over(7, 4);
+        tokio::time::sleep(KEPT).await;
+        assert!(two.lists().await.is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_says_who_it_is_is_taken_for_nobody_else() {
+    let store = Store::new(Unreliable::default());
+    let gateway = |name: &str| Tracker::new(&store, None, Some(name.to_owned())).unwrap();
+    let (one, two) = (gateway("one"), gateway("two"));
+    one.carried_over(7, 1);
+    one.hears(1).await;
+    one.registered_over(7, 1, 1);
+    // It dies, and another one starts elsewhere, which says so at once.
+    one.disconnected(7, 1, false);
+    one.broke_off(7).await;
+    two.carried_over(7, 2);
+    two.hears(2).await;
+    two.registered_over(7, 2, 2);
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert_eq!(two.lists().await, [2]);
+    // Two gateways have a stranger each, and one process was lost: it is at one of them.
+    two.disconnected(7, 2, false);
+    two.broke_off(7).await;
+    one.unregister(&agent(), 1).await.unwrap();
+    one.carried_over(7, 3);
+    two.carried_over(7, 4);
+    comes_to_be(&one, &[2]).await;
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    let holders = [&one, &two].map(|tracker| locked(&tracker.seats).sits(7, 2));
+    assert_eq!(holders.into_iter().filter(|sits| *sits).count(), 1);
+    // The one that was taken for it says otherwise.
+    let (holder, connection) = if holders[0] { (&one, 3) } else { (&two, 4) };
+    holder.hears(5).await;
+    holder.registered_over(7, 5, connection);
+    comes_to_be(&one, &[5]).await;
+}

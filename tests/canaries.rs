@@ -2,6 +2,7 @@
 //! written, counted, traced or answered.
 
 mod jobs;
+mod mesh;
 mod nets;
 mod pods;
 mod reach;

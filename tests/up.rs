@@ -164,6 +164,7 @@ async fn one_command_starts_all_and_one_removes_all() {
     );
     machine.say(&["pods", "run", "--detach", "--name", "stays", "none", "--", "sleep", "600"]).await;
     pods_are_neither_taken_by_accident_nor_left_behind(&machine).await;
+    a_pod_is_entered_with_a_terminal(&machine).await;
     let again = machine.run(&["up"]).await;
     let told = text(&again.stderr);
     assert_eq!(again.status.code(), Some(1), "{told}");
@@ -205,6 +206,62 @@ async fn one_command_starts_all_and_one_removes_all() {
     assert_eq!(machine.lab.namespaces(), Vec::<String>::new());
     up.stop().await.unwrap();
     assert!(machine.say(&["down"]).await.contains("nothing to end"));
+}
+
+/// Somebody at a terminal has one in the pod, of the same size, and gets the own one back as it was.
+async fn a_pod_is_entered_with_a_terminal(machine: &Machine) {
+    use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+    use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let ours = openpt(flags).unwrap();
+    grantpt(&ours).unwrap();
+    unlockpt(&ours).unwrap();
+    let theirs = ioctl_tiocgptpeer(&ours, flags).unwrap();
+    let sized =
+        |ws_col, ws_row| tcsetwinsize(&ours, Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+    sized(132, 43);
+    let modes = || format!("{:?}", tcgetattr(&theirs).unwrap());
+    let before = modes();
+    let said = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
+    let (heard, screen) = (std::sync::Arc::clone(&said), ours.try_clone().unwrap());
+    let reading = std::thread::spawn(move || {
+        let mut buffer = [0; 1024];
+        // It ends when nobody holds the other side any more.
+        while let Ok(count @ 1..) = rustix::io::read(&screen, &mut buffer) {
+            heard.lock().unwrap().push_str(&text(&buffer[..count]));
+        }
+    });
+    let shows = async |what: &str| {
+        eventually(SOON, what, || async {
+            let said = said.lock().unwrap().clone();
+            if said.contains(what) { Ok(()) } else { Err(said) }
+        })
+        .await
+        .unwrap();
+    };
+    let line = r#"stty size; read a; echo "heard $a"; until [ "$(stty size)" = "50 100" ]; do :; done; echo grew; exit 7"#;
+    let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_tarbet"));
+    command.args(["pods", "exec", "-it", "stays", "--", "sh", "-c", line]);
+    command.env("TARBET_STATE", machine.state()).env("TARBET_CONFIG", &machine.config);
+    let end = || Stdio::from(theirs.try_clone().unwrap());
+    let mut child = command.stdin(end()).stdout(end()).stderr(end()).kill_on_drop(true).spawn().unwrap();
+    drop(command);
+    shows("43 132").await;
+    assert_ne!(modes(), before, "keys are passed on as they are");
+    rustix::io::write(&ours, b"hello\r").unwrap();
+    shows("heard hello").await;
+    sized(100, 50);
+    let pid = rustix::process::Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::WINCH).unwrap();
+    shows("grew").await;
+    assert_eq!(child.wait().await.unwrap().code(), Some(7));
+    assert_eq!(modes(), before);
+    drop(theirs);
+    reading.join().unwrap();
+    // Without one, it is told.
+    let ran = machine.run(&["pods", "exec", "-t", "stays", "--", "echo", "plain"]).await;
+    assert_eq!((text(&ran.stdout).as_str(), ran.status.code()), ("plain\n", Some(0)));
+    assert!(text(&ran.stderr).contains("is no terminal"), "{}", text(&ran.stderr));
 }
 
 /// An argument that is empty or too short means no pod, a name is used once, and Ctrl-C removes what was begun.

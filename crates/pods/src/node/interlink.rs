@@ -20,7 +20,7 @@ use tarbet_cluster::Connect;
 use tarbet_telemetry::codes::pods;
 use tarbet_telemetry::{Coded, Problem, problem};
 
-pub use calls::{Frames, Ping};
+pub use calls::{FrameSink, FrameSource, Frames, Ping};
 pub use endpoint::Endpoint;
 
 use crate::wire::SESSION_HEADER;

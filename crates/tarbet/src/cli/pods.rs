@@ -1,27 +1,26 @@
 //! `tarbet pods …`: pods for people without Kubernetes, on any interLink endpoint.
 
+mod exec;
 mod launch;
 mod meant;
 
-use std::io::{Write, stderr, stdout};
+use std::io::{Write, stdout};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bytes::Bytes;
 use clap::{Args, Subcommand};
 use futures::StreamExt;
 use serde_json::{Value, json};
 use tarbet_cluster::Connect;
 use tarbet_identity::tls::{CaSource, ClientTls};
 use tarbet_pods::node::interlink::{Endpoint, Interlink};
-use tarbet_pods::wire::{ExecRequest, Frame, LogRequest, PodStatus};
+use tarbet_pods::wire::{LogRequest, PodStatus};
 use tarbet_telemetry::codes::{ground, pods};
 use tarbet_telemetry::{Coded, Problem};
-use tokio::io::AsyncReadExt;
 
 use super::endpoint::ServerArgs;
 use super::site_now;
-use crate::output::{Format, end_with};
+use crate::output::Format;
 use crate::roles::node::through;
 use crate::roles::pods_here::SERVICE;
 use crate::roles::up::pods::PLAIN;
@@ -101,21 +100,9 @@ enum PodsCommand {
     },
     /// Run a command in a running pod
     #[command(
-        after_help = "Examples:\n  tarbet pods exec train -- ls /\n  tarbet pods exec -i train -- sh < script.sh"
+        after_help = "Examples:\n  tarbet pods exec train -- ls /\n  tarbet pods exec -i train -- sh < script.sh\n  tarbet pods exec -it train -- bash"
     )]
-    Exec {
-        /// UID, the beginning of one, or name
-        pod: String,
-        /// The container; the first if absent
-        #[arg(long, default_value = "")]
-        container: String,
-        /// Pass standard input on
-        #[arg(long, short = 'i')]
-        stdin: bool,
-        /// The command
-        #[arg(last = true, required = true)]
-        command: Vec<String>,
-    },
+    Exec(exec::ExecArgs),
     /// End a pod and remove all that was made for it
     #[command(after_help = "Examples:\n  tarbet pods delete 0b1c99a8")]
     Delete {
@@ -153,15 +140,10 @@ pub async fn run(args: PodsArgs, format: Format) -> Result<(), Problem> {
             }
             print_log(&interlink, &request).await
         }
-        PodsCommand::Exec { pod, container, stdin, command } => {
-            let found = find(&interlink, &pod).await?;
-            meant::must_run(&found, &container, &again)?;
-            let namespace = found.namespace.clone();
-            exec(
-                &interlink,
-                ExecRequest { namespace, pod_uid: found.uid, container, command, stdin, tty: false },
-            )
-            .await
+        PodsCommand::Exec(exec) => {
+            let found = find(&interlink, &exec.pod).await?;
+            meant::must_run(&found, &exec.container, &again)?;
+            exec::start(&interlink, found, exec).await
         }
         PodsCommand::Delete { pod } => {
             let found = find(&interlink, &pod).await?;
@@ -293,38 +275,6 @@ async fn print_log(interlink: &Interlink, request: &LogRequest) -> Result<(), Pr
         }
     }
     Ok(())
-}
-
-async fn exec(interlink: &Interlink, request: ExecRequest) -> Result<(), Problem> {
-    let feed = request.stdin;
-    let mut frames = interlink.exec(&request).await.map_err(told)?;
-    let mut input = frames.input;
-    let feeding = tokio::spawn(async move {
-        let (mut stdin, mut buffer) = (tokio::io::stdin(), vec![0; 16 * 1024]);
-        let mut feeding = feed;
-        while feeding {
-            let count = stdin.read(&mut buffer).await.unwrap_or_default();
-            feeding = input.send(&Frame::Stdin(Bytes::copy_from_slice(&buffer[..count]))).await && count > 0;
-        }
-        // Kept until the command ends: closing it would mean that the caller left.
-        std::future::pending::<()>().await;
-    });
-    let ended = loop {
-        match frames.output.next().await {
-            Frame::Stdout(bytes) => drop(stdout().write_all(&bytes).and_then(|()| stdout().flush())),
-            Frame::Stderr(bytes) => drop(stderr().write_all(&bytes)),
-            Frame::Exit(code) => break Ok(code),
-            Frame::Failed(cause) => {
-                break Err(Problem::new(&pods::RUNTIME_REFUSED, "The command did not run.").because(cause));
-            }
-            Frame::Stdin(_) | Frame::Resize(..) => {}
-        }
-    };
-    feeding.abort();
-    match ended? {
-        0 => Ok(()),
-        code => end_with(code),
-    }
 }
 
 async fn delete(interlink: &Interlink, status: &PodStatus) -> Result<(), Problem> {

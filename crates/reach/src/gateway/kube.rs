@@ -2,6 +2,7 @@
 //! site, for kubectl and everything like it.
 
 pub(crate) mod refusal;
+mod round;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -115,6 +116,7 @@ async fn proxy(
         None => authenticate(hub, &request, vouched).await?,
     };
     let (site, path) = split(request.uri(), named)?;
+    round::pass(request.headers_mut())?;
     let wants = format!("{SERVICE} {} {}", request.method(), path.path());
     let ticket = hub.admit(&principal, &site, id, &wants).await?;
     *request.uri_mut() = path;

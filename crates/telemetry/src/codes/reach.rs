@@ -52,6 +52,15 @@ codes! {
         page: "Gateways remember the steps of recent requests in memory, as many as remembered_requests says and \
                not across a restart. Each answer carries its id in the header tarbet-request-id."
     }
+    REQUEST_LOOP = "TB-1107" "the request goes round in a circle" {
+        whose: Upstream, retry: false, http: 508, exit: 1,
+        hop: "entry gateway",
+        cause: "the API server of a site is this gateway itself, so that the request came back to where it began",
+        remedy: "look at the kubeconfig of the site's agent: its server must be the cluster, not the gateway",
+        page: "Each gateway notes in the header CDN-Loop (RFC 8586) that a request of a Kubernetes client passed it. \
+               A site may stand behind another one, so a few times are taken; a request that comes more often would \
+               come for ever, and take up a connection and a stream each time."
+    }
     AGENT_REFUSED_POLICY = "TB-1201" "the site's policy does not allow it" {
         whose: Caller, retry: false, http: 403, exit: 4,
         hop: "agent, before anything at the site was touched",

@@ -12,6 +12,10 @@ pub(crate) const TARGETS: &[Target] = &[
     ("link_handshake", link_handshake),
     ("link_sniff", link_sniff),
     ("link_urls", link_urls),
+    ("link_upgrade", tarbet_link::fuzz::upgrade),
+    ("link_messages", tarbet_link::fuzz::messages),
+    ("link_answer", tarbet_link::fuzz::answer),
+    ("kubeconfig", tarbet_cluster::fuzz::kubeconfig),
     ("kube_path", kube_path),
     ("policy", policy),
     ("kas_http2_stream", tarbet_reach::kas::fuzz::http2_stream),
@@ -26,10 +30,17 @@ pub(crate) const TARGETS: &[Target] = &[
     ("offers", tarbet_jobs::fuzz::offers),
     ("pod", tarbet_pods::fuzz::pod),
     ("interlink_bodies", tarbet_pods::fuzz::bodies),
+    ("account", tarbet_pods::fuzz::account),
+    ("docker", tarbet_pods::fuzz::docker),
+    ("kubelet_upgrade", tarbet_pods::fuzz::upgrade),
     ("squeue", tarbet_pods::fuzz::squeue),
     ("exec_streams", tarbet_pods::fuzz::streams),
     ("nets_rules", tarbet_nets::fuzz::rules),
     ("nets_tags", tarbet_nets::fuzz::tags),
+    ("nets_bodies", tarbet_nets::fuzz::bodies),
+    ("nets_messages", tarbet_nets::fuzz::messages),
+    ("nets_clouds", tarbet_nets::fuzz::clouds),
+    ("nets_descriptions", tarbet_nets::fuzz::descriptions),
     ("ec2", tarbet_nets::fuzz::ec2),
     ("federated_service", tarbet_mesh::fuzz::offer),
     ("redis", tarbet_store::fuzz::redis),
@@ -71,9 +82,13 @@ fn policy(data: &[u8]) {
 
 fn settings(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    let _ = serde_saphyr::from_str::<tarbet_jobs::Config>(&text);
-    let _ = serde_saphyr::from_str::<tarbet_mesh::MeshConfig>(&text);
-    let _ = serde_saphyr::from_str::<tarbet_nets::NetsConfig>(&text);
+    let _ = serde_saphyr::from_str::<tarbet_reach::config::GatewayConfig>(&text).map(|read| read.mistakes());
+    let _ = serde_saphyr::from_str::<tarbet_reach::agent::AgentConfig>(&text);
+    let _ = serde_saphyr::from_str::<tarbet_store::StoreConfig>(&text);
+    let _ = serde_saphyr::from_str::<tarbet_nets::config::CloudConfig>(&text);
+    let _ = serde_saphyr::from_str::<tarbet_jobs::Config>(&text).map(|read| read.mistakes());
+    let _ = serde_saphyr::from_str::<tarbet_mesh::MeshConfig>(&text).map(|read| read.mistakes());
+    let _ = serde_saphyr::from_str::<tarbet_nets::NetsConfig>(&text).map(|read| read.mistakes());
     let _ = serde_saphyr::from_str::<tarbet_pods::edge::EdgeConfig>(&text);
-    let _ = serde_saphyr::from_str::<tarbet_pods::node::NodeConfig>(&text);
+    let _ = serde_saphyr::from_str::<tarbet_pods::node::NodeConfig>(&text).map(|read| read.mistakes());
 }

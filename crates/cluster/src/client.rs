@@ -105,6 +105,11 @@ pub async fn connect_through(source: &Source, connect: Connect) -> Result<Client
     Ok(Client::new(service, namespace))
 }
 
+/// Reads a kubeconfig as fuzzing does.
+pub(crate) fn read_any(text: &str) {
+    kubeconfig::read_any(text);
+}
+
 /// Where a cluster's API is, and what it is known by.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Place {

@@ -15,6 +15,7 @@ mod connector;
 mod error;
 mod events;
 pub mod finalizer;
+pub mod fuzz;
 mod lease;
 mod mirror;
 mod proxy;

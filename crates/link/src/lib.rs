@@ -21,6 +21,7 @@ mod carrier;
 mod channel;
 mod duplex;
 mod error;
+pub mod fuzz;
 mod gateway;
 pub mod handshake;
 mod keepalive;

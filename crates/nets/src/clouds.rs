@@ -15,6 +15,14 @@ pub mod rest;
 pub use gcp::{Gcp, GcpConfig};
 pub use ibm::{Ibm, IbmConfig};
 
+use serde_json::Value;
+
+/// A field taken out of what a cloud or a person wrote; nothing if it is not there. Indexing to change would
+/// panic on what is no object.
+fn taken(from: &mut Value, field: &str) -> Value {
+    from.get_mut(field).map(Value::take).unwrap_or_default()
+}
+
 /// For clouds whose filters know no source ports: which rules are kept in the permit list alone.
 fn tell_ways_back(cloud: &str, rules: &[crate::model::Rule]) {
     for rule in rules.iter().filter(|rule| crate::plan::rule::is_way_back(rule)) {

@@ -48,6 +48,7 @@ use crate::tags::Tags;
 use crate::turns::Turns;
 use crate::values::Values;
 
+pub(crate) use body::read_any as read_any_body;
 pub use drift::Difference;
 pub use lists::{NewTarget, NewTargets};
 pub use observe::Topology;

@@ -15,8 +15,11 @@ mod marks;
 mod observe;
 mod pause;
 mod pod;
+mod replies;
 mod status;
 mod usage;
+
+pub(crate) use replies::read_any as read_any_reply;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;

@@ -11,6 +11,8 @@ mod make;
 mod retrieve;
 mod upstream;
 
+pub(crate) use kubeconfig::read_any as read_any_account;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;

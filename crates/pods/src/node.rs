@@ -31,6 +31,8 @@ mod setkube;
 mod start;
 mod turns;
 
+pub(crate) use kubelet::read_any_upgrade;
+
 pub use config::NodeConfig;
 pub use error::NodeError;
 pub use start::{Parts, start};

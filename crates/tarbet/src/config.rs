@@ -138,7 +138,8 @@ fn join(sources: &Sources, mistakes: &mut Vec<Mistake>) -> Result<Option<Node>, 
 fn read(path: &Path) -> Result<Option<Node>, ConfigError> {
     let unreadable = |cause: String| ConfigError::Unreadable(path.to_owned(), cause);
     let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
-    Node::from_yaml(&text, path).map_err(|error| unreadable(error.to_string()))
+    // The lines around a mistake are not quoted: passwords may stand there.
+    Node::from_yaml(&text, path).map_err(|error| unreadable(error.without_snippet().to_string()))
 }
 
 /// Decodes the tree. A setting that cannot be read is reported and taken out, and the rest is read
@@ -243,6 +244,23 @@ mod tests {
         .unwrap();
         assert_eq!(config.log.filter, "warn");
         assert_eq!(config.observability.listen.unwrap().port(), 3);
+    }
+
+    #[test]
+    fn no_file_near_a_sound_one_breaks_it_or_is_quoted_where_it_cannot_be_read() {
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/configuration");
+        let (mut tried, folder) = (0, tempfile::tempdir().unwrap());
+        let file = folder.path().join("tarbet.yaml");
+        for input in tarbet_testbed::strange_bytes(&corpus, 500 * tarbet_testbed::effort()).unwrap() {
+            std::fs::write(&file, &input).unwrap();
+            let loaded = load(&Sources { file: Some(file.clone()), ..Sources::default() });
+            if let Err(error @ ConfigError::Unreadable(..)) = loaded {
+                let told = format!("{:?}", error.problem());
+                assert!(!told.contains("canary"), "{told}");
+            }
+            tried += 1;
+        }
+        tarbet_testbed::verified("strange bytes for the configuration of all roles", tried);
     }
 
     proptest! {

@@ -3,9 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use futures::FutureExt;
 use kube::Config;
+use kube::client::ConfigExt;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 
+use crate::connector::Connect;
 use crate::error::ClusterError;
 use crate::proxy;
 
@@ -59,6 +62,24 @@ pub(super) async fn load(paths: &[PathBuf]) -> Result<(Config, Fingerprint), Clu
         config.proxy_url = None;
     }
     Ok((config, fingerprint))
+}
+
+/// Reads a kubeconfig as fuzzing does: all that needs no file and runs no program.
+pub(super) fn read_any(text: &str) {
+    let Ok(mut config) = Kubeconfig::from_yaml(text).and_then(|one| one.clone().merge(one)) else { return };
+    let (_, _) = (names_proxy(&config), named_files(&config).count());
+    for user in config.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
+        (user.exec, user.auth_provider, user.token_file) = (None, None, None);
+        (user.client_certificate, user.client_key) = (None, None);
+    }
+    for cluster in config.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
+        cluster.certificate_authority = None;
+    }
+    let options = KubeConfigOptions::default();
+    if let Some(Ok(config)) = Config::from_custom_kubeconfig(config, &options).now_or_never() {
+        drop(config.rustls_https_connector_with_connector(Connect::network()));
+        proxy::is_spared(config.cluster_url.host().unwrap_or_default(), ".example.org,10.0.0.0/8");
+    }
 }
 
 /// Whether the current context's cluster has a proxy of its own.

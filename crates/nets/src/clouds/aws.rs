@@ -17,11 +17,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 pub use self::sigv4::Environment;
 use self::sigv4::Signer;
 use super::pace::Clock;
 use super::rest::Rest;
+use super::taken;
 use crate::cloud::Policy;
 use crate::controller::Controller;
 use crate::error::Error;
@@ -29,7 +31,21 @@ use crate::turns::Turns;
 
 /// Reads an answer of EC2, as fuzzing does.
 pub(crate) fn read_answer(text: &str) {
-    drop(xml::read(text));
+    let Some(mut answer) = xml::read(text) else { return };
+    for set in ["reservationSet", "vpcSet", "securityGroupInfo", "vpnConnectionSet"] {
+        let Value::Array(found) = taken(&mut answer, set) else { continue };
+        for object in &found {
+            drop((rules::read(object), network::space(object), vpn::outside(object)));
+        }
+        for machine in machine::owned(found) {
+            drop(Aws::uri("us-east-1", &machine));
+        }
+    }
+}
+
+/// Reads what is said of a machine to be made, as fuzzing does.
+pub(crate) fn read_description(text: &str) {
+    drop(machine::describe(text));
 }
 
 /// Settings of AWS.

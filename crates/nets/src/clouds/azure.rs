@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use self::arm::Arm;
 use self::credentials::Credentials;
@@ -29,11 +30,30 @@ use self::names::Group;
 use super::auth::Bearer;
 use super::pace::Clock;
 use super::rest::{self, Rest};
+use super::taken;
 use crate::cloud::Policy;
 use crate::controller::Controller;
 use crate::error::Error;
 use crate::model::{Deployment, Flags};
 use crate::turns::Turns;
+
+/// Reads an answer of the cloud, as fuzzing does.
+pub(crate) fn read_answer(answer: &mut Value) {
+    drop((vpn::inside(answer), network::spaces(answer), machine::address(answer)));
+    if let Value::Array(items) = taken(answer, "value") {
+        for item in &items {
+            drop((rules::read(item), rules::is_as(item, item), network::namespace_of(item)));
+            drop((arm::holds(item, item), names::last(network::id(item)), Group::of(network::id(item))));
+        }
+    }
+}
+
+/// Reads what is said of a machine to be made, as fuzzing does, and asks for it.
+pub(crate) fn read_description(text: &str) {
+    if let Ok(described) = describe::read(text) {
+        drop(machine::machine_body(&described, "ns", "nic"));
+    }
+}
 
 /// Settings of Azure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -26,6 +26,7 @@ use uuid::Uuid;
 use super::auth::{Authorize, Bearer, TokenFile};
 use super::pace::{Clock, System};
 use super::rest::{Answer, Call, Rest, client, endpoint};
+use super::taken;
 use crate::cloud::Policy;
 use crate::controller::Controller;
 use crate::error::Error;
@@ -164,7 +165,7 @@ impl Gcp {
                 call = call.query("pageToken", page);
             }
             let mut list = self.rest.must(&call).await?.body;
-            if let Value::Array(items) = list["items"].take() {
+            if let Value::Array(items) = taken(&mut list, "items") {
                 found.extend(items);
             }
             page = list["nextPageToken"].as_str().map(str::to_owned);
@@ -230,6 +231,22 @@ impl Gcp {
     fn strange(&self, said: &str) -> Error {
         self.rest.failed("a read", said)
     }
+}
+
+/// Reads an answer of the cloud, as fuzzing does.
+pub(crate) fn read_answer(answer: &mut Value) {
+    drop(ended(answer));
+    if let Value::Array(items) = taken(answer, "items") {
+        for item in &items {
+            drop((firewall::rule(item, "para-fw-ns-vm"), firewall::short_id(item), network::ranges(item)));
+            let _read = (vpn::insides(item).count(), firewall::same(item, item, "para-fw-ns-vm"));
+        }
+    }
+}
+
+/// Reads what is said of a machine to be made, as fuzzing does.
+pub(crate) fn read_description(text: &str) {
+    drop((cloud::described(text), cloud::place_of("projects/p", text)));
 }
 
 /// How an operation ended. Missing or needed is an answer only for who removes.

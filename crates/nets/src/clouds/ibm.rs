@@ -26,6 +26,7 @@ use url::Url;
 use super::auth::{Bearer, TokenSource, unusable};
 use super::pace::{Clock, System};
 use super::rest::{Answer, Call, Rest, client, endpoint, plain};
+use super::taken;
 use crate::cloud::Policy;
 use crate::controller::Controller;
 use crate::error::Error;
@@ -35,6 +36,22 @@ use crate::turns::Turns;
 /// The date of the API that is spoken, as in IBM's SDK the contract is taken from.
 const VERSION: &str = "2026-10-06";
 const TRANSIT_VERSION: &str = "2023-12-05";
+
+/// Reads an answer of the cloud, as fuzzing does.
+pub(crate) fn read_answer(answer: &mut Value) {
+    for field in ["rules", "subnets"] {
+        let Value::Array(items) = taken(answer, field) else { continue };
+        for item in &items {
+            drop((rules::read(item), network::space(item)));
+        }
+        drop(rules::difference(&items, &items));
+    }
+}
+
+/// Reads what is said of a machine to be made, as fuzzing does.
+pub(crate) fn read_description(text: &str) {
+    drop((cloud::described(text), cloud::place_of("/resourcegroup/g", text)));
+}
 
 /// Settings of the IBM Cloud plugin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -187,7 +204,7 @@ impl Ibm {
                 call = call.query("start", start);
             }
             let mut page = self.rest.must(&call).await?.body;
-            if let Value::Array(items) = page[field].take() {
+            if let Value::Array(items) = taken(&mut page, field) {
                 found.extend(items);
             }
             let next = page["next"]["href"].as_str().and_then(|href| Url::parse(href).ok());

@@ -168,6 +168,13 @@ impl Answer {
     }
 }
 
+/// Reads what a cloud says of a failure and of the pause it wants, as fuzzing does.
+pub(crate) fn read_answer(text: &str, body: Value) {
+    let answer =
+        Answer { status: StatusCode::BAD_REQUEST, headers: HeaderMap::new(), text: text.into(), body };
+    drop((answer.said(), retry_after(text, 0)));
+}
+
 /// One cloud's API.
 #[derive(Clone)]
 pub struct Rest {

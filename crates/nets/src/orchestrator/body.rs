@@ -5,9 +5,12 @@ use axum::extract::{FromRequest, Request};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::rest::Failure;
+use super::rest::{Failure, NewBody};
+use super::rest_seed::{Description, PermitList};
 use crate::error::Error;
 use crate::model::{Direction, Rule};
+use crate::plan::rule;
+use crate::plan::tags::Mapping;
 
 /// A body in JSON, whatever its media type: the original's client names none.
 pub(super) struct Body<T>(pub(super) T);
@@ -54,6 +57,27 @@ impl From<RuleBody> for Rule {
         let targets = Vec::new();
         Self { name, targets, direction, src_port, dst_port, protocol, tags: tags.unwrap_or_default() }
     }
+}
+
+/// Reads bytes as every body that a path takes, as fuzzing does.
+pub(crate) fn read_any(bytes: &[u8]) {
+    if let Ok(bodies) = serde_json::from_slice::<Vec<RuleBody>>(bytes) {
+        drop(rule::check_request(&rules(bodies)));
+    }
+    if let Ok(body) = serde_json::from_slice::<RuleBody>(bytes) {
+        drop(rule::check_request(&[body.named("named".into()).into()]));
+    }
+    if let Ok(body) = serde_json::from_slice::<NewBody>(bytes) {
+        drop(body.described());
+    }
+    if let Ok(list) = serde_json::from_slice::<PermitList>(bytes) {
+        drop(rule::check_request(&rules(list.rules)));
+    }
+    if let Ok(body) = serde_json::from_slice::<Description>(bytes) {
+        drop(body.name("projects/p"));
+    }
+    drop(serde_json::from_slice::<Vec<String>>(bytes));
+    drop(serde_json::from_slice::<Mapping>(bytes));
 }
 
 /// The rules of a body.

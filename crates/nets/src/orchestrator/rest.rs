@@ -233,7 +233,7 @@ async fn resources(State(orchestrator): State<Orchestrator>, Path(namespace): Pa
 }
 
 #[derive(Deserialize)]
-struct NewBody {
+pub(super) struct NewBody {
     #[serde(default)]
     name: String,
     description: Option<String>,
@@ -243,7 +243,7 @@ struct NewBody {
 
 impl NewBody {
     /// Without a description the body was meant for another path.
-    fn described(self) -> Result<(String, String), Error> {
+    pub(super) fn described(self) -> Result<(String, String), Error> {
         let description = self.description.ok_or_else(|| Error::invalid("description", "is missing"))?;
         Ok((self.name, description))
     }

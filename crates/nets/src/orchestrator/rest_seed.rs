@@ -35,17 +35,17 @@ impl Orchestrator {
 }
 
 #[derive(Deserialize)]
-struct PermitList {
+pub(super) struct PermitList {
     #[serde(default)]
     associated_resource: String,
     #[serde(default)]
-    rules: Vec<RuleBody>,
+    pub(super) rules: Vec<RuleBody>,
     #[serde(default)]
     namespace: String,
 }
 
 #[derive(Deserialize)]
-struct Description {
+pub(super) struct Description {
     #[serde(default)]
     id: String,
     #[serde(default)]
@@ -55,7 +55,7 @@ struct Description {
 impl Description {
     /// The last part of the id; if it names no more than the deployment, the name in the description, where
     /// the cloud has a place for it there.
-    fn name(&self, deployment: &str) -> String {
+    pub(super) fn name(&self, deployment: &str) -> String {
         let id = self.id.trim_end_matches('/');
         if id != deployment.trim_end_matches('/') && !id.is_empty() {
             return id.rsplit('/').next().unwrap_or_default().to_owned();

@@ -207,7 +207,7 @@ impl Observed {
     }
 
     /// Our containers: ids, and Docker's words for their states.
-    async fn list(&self, api: &Api) -> Result<HashMap<String, String>, RunError> {
+    pub(super) async fn list(&self, api: &Api) -> Result<HashMap<String, String>, RunError> {
         let filters = Some(HashMap::from([("label".into(), vec![self.label()])]));
         let listed =
             api.list_containers(Some(ListContainersOptions { all: true, filters, ..Default::default() }));

@@ -36,7 +36,9 @@ pub(super) fn container_status(facts: Facts<'_>) -> ContainerStatus {
         image: container.image.clone(),
         image_id: seen.map(|seen| format!("docker://{}", seen.image)).unwrap_or_default(),
         container_id: seen.map(|seen| format!("docker://{}", seen.id)),
-        restart_count: seen.map_or(0, |seen| seen.restarts) + i32::try_from(replaced).unwrap_or(i32::MAX),
+        restart_count: seen
+            .map_or(0, |seen| seen.restarts)
+            .saturating_add(i32::try_from(replaced).unwrap_or(i32::MAX)),
         last_state: Some(ContainerState::default()),
         ..Default::default()
     };

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use futures::FutureExt;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client};
 use tarbet_telemetry::codes::{ground, pods};
 use tarbet_telemetry::{Problem, problem};
@@ -63,15 +64,7 @@ impl Account {
     }
 
     async fn take(&self, text: &str, trusted: bool) -> Result<(), Problem> {
-        let refused = |cause: String| {
-            Problem::new(&pods::KUBECONFIG_REFUSED, "The kubeconfig cannot be used.").because(cause)
-        };
-        let config = Kubeconfig::from_yaml(text).map_err(|error| refused(problem::chain(&error)))?;
-        if !trusted && let Some(what) = reaches_out(&config) {
-            return Err(refused(format!("it names {what}")));
-        }
-        let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await;
-        let config = config.map_err(|error| refused(problem::chain(&error)))?;
+        let config = read(text, trusted).await?;
         let client = Client::try_from(config).map_err(|error| refused(problem::chain(&error)))?;
         *self.client.write().unwrap_or_else(PoisonError::into_inner) = Some(client);
         Ok(())
@@ -106,6 +99,43 @@ impl Account {
             create.secrets.extend(found);
         }
         Ok(create)
+    }
+}
+
+fn refused(cause: String) -> Problem {
+    Problem::new(&pods::KUBECONFIG_REFUSED, "The kubeconfig cannot be used.").because(cause)
+}
+
+/// The way to the cluster that a kubeconfig tells of.
+async fn read(text: &str, trusted: bool) -> Result<kube::Config, Problem> {
+    let failed = |error: KubeconfigError| match error {
+        // What the parser says quotes the lines around, and there stand tokens and keys.
+        KubeconfigError::Parse(error) => refused(match error.location() {
+            Some(at) => format!("it cannot be read at line {}, column {}", at.line(), at.column()),
+            None => "it is no kubeconfig in YAML".into(),
+        }),
+        error => refused(problem::chain(&error)),
+    };
+    let config = Kubeconfig::from_yaml(text).map_err(failed)?;
+    if !trusted && let Some(what) = reaches_out(&config) {
+        return Err(refused(format!("it names {what}")));
+    }
+    kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.map_err(failed)
+}
+
+/// Reads what a node sends as its account, as fuzzing does: what is taken leads to no file and no program
+/// of this machine, and what is refused is not quoted.
+pub(crate) fn read_any(text: &str) {
+    let Some(read) = read(text, false).now_or_never() else { return };
+    match read {
+        Ok(config) => {
+            let user = config.auth_info;
+            assert!(user.exec.is_none() && user.auth_provider.is_none() && user.token_file.is_none());
+            assert!(user.client_certificate.is_none() && user.client_key.is_none());
+        }
+        Err(problem) => {
+            assert!(!format!("{problem:?}").contains("canary"), "{problem:?}");
+        }
     }
 }
 

@@ -11,6 +11,8 @@ mod report;
 mod upgrade;
 mod usage;
 
+pub(crate) use upgrade::read_any as read_any_upgrade;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -9,6 +9,7 @@ use url::Url;
 use super::{Aws, xml};
 use crate::clouds::pace::Patience;
 use crate::clouds::rest::{Call, endpoint};
+use crate::clouds::taken;
 use crate::error::Error;
 
 const VERSION: &str = "2016-11-15";
@@ -115,10 +116,10 @@ impl Aws {
         loop {
             let mut answer =
                 self.call(region, action, &json!({ "Filter": filters, "NextToken": next })).await?;
-            if let Value::Array(items) = answer[set].take() {
+            if let Value::Array(items) = taken(&mut answer, set) {
                 found.extend(items);
             }
-            next = answer["nextToken"].take();
+            next = taken(&mut answer, "nextToken");
             if next.as_str().is_none_or(str::is_empty) {
                 return Ok(found);
             }

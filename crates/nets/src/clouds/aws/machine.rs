@@ -9,6 +9,7 @@ use super::api::{filter, tag, tags};
 use super::network::{group_name, text};
 use super::rules::Permission;
 use super::{Aws, check_region, rules};
+use crate::clouds::taken;
 use crate::error::Error;
 use crate::model::{Created, Direction, Rule};
 
@@ -82,23 +83,26 @@ pub(super) fn parse(uri: &str) -> Option<(&str, &str)> {
         .then_some((region, id))
 }
 
+/// The machines of reservations, each with its owner's number.
+pub(super) fn owned(reservations: Vec<Value>) -> Vec<Value> {
+    let machines = reservations.into_iter().flat_map(|mut reservation| {
+        let owner = taken(&mut reservation, "ownerId");
+        let Value::Array(machines) = taken(&mut reservation, "instancesSet") else { return Vec::new() };
+        let owned = |mut machine: Value| {
+            machine.as_object_mut()?.insert("ownerId".into(), owner.clone());
+            Some(machine)
+        };
+        machines.into_iter().filter_map(owned).collect()
+    });
+    machines.collect()
+}
+
 impl Aws {
     /// Machines that are there, with their owner's number.
     pub(super) async fn instances(&self, region: &str, filters: &[Value]) -> Result<Vec<Value>, Error> {
         let all: Vec<Value> = filters.iter().cloned().chain([filter("instance-state-name", LIVE)]).collect();
         let reservations = self.find(region, "DescribeInstances", "reservationSet", &all).await?;
-        Ok(reservations
-            .into_iter()
-            .flat_map(|mut reservation| {
-                let owner = reservation["ownerId"].take();
-                let Value::Array(machines) = reservation["instancesSet"].take() else { return Vec::new() };
-                let owned = |mut machine: Value| {
-                    machine["ownerId"] = owner.clone();
-                    machine
-                };
-                machines.into_iter().map(owned).collect()
-            })
-            .collect())
+        Ok(owned(reservations))
     }
 
     pub(super) fn uri(region: &str, machine: &Value) -> String {

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::Aws;
 use super::api::{filter, tag, tags};
 use super::rules;
+use crate::clouds::taken;
 use crate::error::Error;
 use crate::plan::target::Owner;
 
@@ -74,7 +75,7 @@ impl Aws {
             let parameters = json!({
                 "CidrBlock": space, "TagSpecification": tags("vpc", namespace, &vpc_name(namespace, region)),
             });
-            self.call(region, "CreateVpc", &parameters).await?["vpc"].take()
+            taken(&mut self.call(region, "CreateVpc", &parameters).await?, "vpc")
         };
         let id = text(&vpc, "vpcId").to_owned();
         let mut wait = self.wait();
@@ -95,7 +96,7 @@ impl Aws {
                 "CidrBlock": text(&vpc, "cidrBlock"),
                 "TagSpecification": tags("subnet", namespace, &subnet_name(namespace, region)),
             });
-            self.call(region, "CreateSubnet", &parameters).await?["subnet"].take()
+            taken(&mut self.call(region, "CreateSubnet", &parameters).await?, "subnet")
         };
         Ok((vpc, text(&subnet, "subnetId").to_owned()))
     }
@@ -154,7 +155,10 @@ impl Aws {
                 "PeerRegion": there,
                 "TagSpecification": tags("vpc-peering-connection", tag(vpc, "Namespace").unwrap_or_default(), &name),
             });
-            self.call(region, "CreateVpcPeeringConnection", &parameters).await?["vpcPeeringConnection"].take()
+            taken(
+                &mut self.call(region, "CreateVpcPeeringConnection", &parameters).await?,
+                "vpcPeeringConnection",
+            )
         };
         let id = text(&made, "vpcPeeringConnectionId").to_owned();
         if text(&made["status"], "code") != "active" {

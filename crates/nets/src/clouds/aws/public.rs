@@ -7,6 +7,7 @@ use super::Aws;
 use super::api::{filter, tags};
 use super::machine::Machine;
 use super::network::{Way, text};
+use crate::clouds::taken;
 use crate::error::Error;
 use crate::model::Rule;
 use crate::plan::{rule, target};
@@ -79,7 +80,7 @@ impl Aws {
             } else {
                 let name = gateway_name(namespace, region);
                 let parameters = json!({ "TagSpecification": tags("internet-gateway", namespace, &name) });
-                self.call(region, "CreateInternetGateway", &parameters).await?["internetGateway"].take()
+                taken(&mut self.call(region, "CreateInternetGateway", &parameters).await?, "internetGateway")
             };
         let id = text(&gateway, "internetGatewayId").to_owned();
         if !is_attached(&gateway, vpc) {

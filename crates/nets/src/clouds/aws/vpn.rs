@@ -12,6 +12,7 @@ use super::Aws;
 use super::api::{filter, tag, tags};
 use super::network::{Way, space, text};
 use crate::cloud::{NewConnections, NewGateway, OldConnections};
+use crate::clouds::taken;
 use crate::error::Error;
 use crate::model::Deployment;
 use crate::plan::connect::Gateway;
@@ -45,7 +46,7 @@ fn check_ours(inside: Ipv4Addr) -> Result<(), Error> {
 
 /// Where the first tunnel of a connection ends at AWS: as its options tell, else as the configuration that
 /// AWS writes for the other end does.
-fn outside(connection: &Value) -> Option<Ipv4Addr> {
+pub(super) fn outside(connection: &Value) -> Option<Ipv4Addr> {
     let options = connection["options"]["tunnelOptionSet"].as_array();
     let told = options.and_then(|options| text(options.first()?, "outsideIpAddress").parse().ok());
     told.or_else(|| {
@@ -132,7 +133,7 @@ impl Aws {
                 "AmazonSideAsn": asn,
                 "TagSpecification": tags("vpn-gateway", namespace, &gateway_name(namespace)),
             });
-            let made = self.call(&region, "CreateVpnGateway", &parameters).await?["vpnGateway"].take();
+            let made = taken(&mut self.call(&region, "CreateVpnGateway", &parameters).await?, "vpnGateway");
             (region, made)
         };
         let asn = text(&gateway, "amazonSideAsn")

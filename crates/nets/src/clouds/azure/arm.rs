@@ -8,6 +8,7 @@ use url::Url;
 
 use crate::clouds::pace::Patience;
 use crate::clouds::rest::{Answer, Call, Rest};
+use crate::clouds::taken;
 use crate::error::Error;
 
 /// Something else is going on with the object, or with one it names: the same call succeeds later.
@@ -122,7 +123,7 @@ impl Arm {
             if !answer.status.is_success() {
                 return Err(self.rest.refusal(&call, &answer));
             }
-            if let Value::Array(items) = answer.body["value"].take() {
+            if let Value::Array(items) = taken(&mut answer.body, "value") {
                 found.extend(items);
             }
             match answer.body["nextLink"].as_str().filter(|link| !link.is_empty()) {

@@ -57,8 +57,10 @@ impl Azure {
     async fn group_rules(&self, nsg: &str) -> Result<Vec<Value>, Error> {
         let found = self.arm.settled(nsg).await?;
         let mut found = found.ok_or_else(|| self.arm.failed(nsg, "it is gone"))?;
-        let Value::Array(rules) = found["properties"]["securityRules"].take() else { return Ok(Vec::new()) };
-        Ok(rules)
+        match found.pointer_mut("/properties/securityRules").map(Value::take) {
+            Some(Value::Array(rules)) => Ok(rules),
+            _ => Ok(Vec::new()),
+        }
     }
 
     /// Where the tags of a rule are kept that are too long for Azure.

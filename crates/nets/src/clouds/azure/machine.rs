@@ -23,7 +23,7 @@ pub(super) struct Machine {
 }
 
 /// The machine as Azure wants it: as described, at this network interface.
-fn machine_body(described: &Described, namespace: &str, nic: &str) -> Value {
+pub(super) fn machine_body(described: &Described, namespace: &str, nic: &str) -> Value {
     let mut body = Value::Object(described.body.clone());
     let tags = body["tags"].as_object().cloned().unwrap_or_default();
     body["tags"] =

@@ -14,7 +14,7 @@ use super::network::network_path;
 use super::{Gcp, PREFIX, is_project, last, legal, n, project, texts, url};
 use crate::cloud::{Cloud, Held, NewConnections, NewGateway, NewResource, OldConnections, tell_idle_flags};
 use crate::clouds::rest::Call;
-use crate::clouds::tell_ways_back;
+use crate::clouds::{taken, tell_ways_back};
 use crate::error::Error;
 use crate::model::{Created, Deployment, Flags, Mapping, Rule};
 use crate::plan::connect::Gateway;
@@ -82,7 +82,7 @@ fn camel_case(value: Value) -> Value {
 }
 
 /// A machine to be made: its zone and all but its network.
-fn described(description: &str) -> Result<(String, Value), Error> {
+pub(super) fn described(description: &str) -> Result<(String, Value), Error> {
     let wrong = |error: serde_json::Error| Error::invalid("description", format!("is not JSON: {error}"));
     let mut description: Value = serde_json::from_str(description).map_err(wrong)?;
     for kind in ["cluster", "url", "bundle"] {
@@ -91,7 +91,7 @@ fn described(description: &str) -> Result<(String, Value), Error> {
             return Err(Error::invalid(format!("description.{kind}"), message));
         }
     }
-    let instance = camel_case(description["instance_resource"].take());
+    let instance = camel_case(taken(&mut description, "instance_resource"));
     let Value::Object(fields) = &instance else {
         let message = "is missing: say what machine, as the cloud's own API does";
         return Err(Error::invalid("description.instance_resource", message));
@@ -109,7 +109,7 @@ fn described(description: &str) -> Result<(String, Value), Error> {
 
 /// Project and name of a machine that is to be made. What the id leaves out is in the description, which has
 /// fields for both.
-fn place_of(id: &str, description: &str) -> Result<(String, String), Error> {
+pub(super) fn place_of(id: &str, description: &str) -> Result<(String, String), Error> {
     let description: Value = serde_json::from_str(description).unwrap_or_default();
     let of_description = |value: &Value, field: &str| {
         let found = value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);

@@ -48,7 +48,7 @@ fn parse(uri: &str) -> Option<Name<'_>> {
 }
 
 /// A machine to be made: its zone and all but its network.
-fn described(description: &str) -> Result<(String, Value), Error> {
+pub(super) fn described(description: &str) -> Result<(String, Value), Error> {
     let wrong = |error: serde_json::Error| Error::invalid("description", format!("is not JSON: {error}"));
     let mut instance: Value = serde_json::from_str(description).map_err(wrong)?;
     // The original takes the options of its SDK, in which the machine is wrapped; a name in there does not count.
@@ -76,7 +76,7 @@ fn described(description: &str) -> Result<(String, Value), Error> {
 }
 
 /// Deployment and name of a machine that is to be made; the name may be in the description alone.
-fn place_of(id: &str, description: &str) -> Result<(String, String), Error> {
+pub(super) fn place_of(id: &str, description: &str) -> Result<(String, String), Error> {
     let wrong = || {
         let id = id.escape_debug();
         Error::invalid("id", format!("`{id}` is not /resourcegroup/RG[/zone/Z][/instance/NAME]"))

@@ -39,7 +39,7 @@ impl Place<'_> {
     }
 }
 
-fn space(subnet: &Value) -> Option<IpNet> {
+pub(super) fn space(subnet: &Value) -> Option<IpNet> {
     target::parse(text(subnet, "ipv4_cidr_block"))
 }
 

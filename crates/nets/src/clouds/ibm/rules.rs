@@ -55,7 +55,7 @@ pub(super) fn compile(permission: &Rule) -> Result<Vec<Value>, Error> {
 }
 
 /// What a rule of a group permits, named by its contents; nothing if no rule can say it.
-fn read(made: &Value) -> Option<Rule> {
+pub(super) fn read(made: &Value) -> Option<Rule> {
     let protocol = match text(made, "protocol") {
         "all" => ANY,
         word => PROTOCOLS.iter().find(|(_, name)| *name == word).map(|(number, _)| *number)?,

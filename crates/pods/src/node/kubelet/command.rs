@@ -24,7 +24,7 @@ use crate::wire::{ExecRequest, Frame, LogOptions, LogRequest};
 
 /// The protocols of the streams. Before the fourth an end is told as mere text; by SPDY, terminals
 /// could not be resized before the third.
-const PROTOCOLS: Protocols = Protocols {
+pub(super) const PROTOCOLS: Protocols = Protocols {
     spdy: &["v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io"],
     websocket: &[
         ("v5.channel.k8s.io", Messages::ENDING),

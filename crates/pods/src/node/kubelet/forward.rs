@@ -24,7 +24,7 @@ use crate::websocket::Channel;
 use crate::wire::extension::MAX_FRAME;
 use crate::wire::{ExecRequest, Frame};
 
-const PROTOCOLS: Protocols = Protocols {
+pub(super) const PROTOCOLS: Protocols = Protocols {
     spdy: &["portforward.k8s.io"],
     websocket: &[
         ("SPDY/3.1+portforward.k8s.io", Messages::Spdy),

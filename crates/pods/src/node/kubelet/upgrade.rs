@@ -6,8 +6,9 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use super::{Kubelet, Refusal};
@@ -164,7 +165,10 @@ impl Upgrade {
     }
 }
 
-fn begin(io: TokioIo<Upgraded>, carrier: Carrier, channels: Vec<Channel>) -> (Session, Driver) {
+fn begin<T>(io: T, carrier: Carrier, channels: Vec<Channel>) -> (Session, Driver)
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     fn boxed<D>((session, driver): (Session, D)) -> (Session, Driver)
     where
         D: Future<Output = Result<(), crate::streams::SessionError>> + Send + 'static,
@@ -175,5 +179,35 @@ fn begin(io: TokioIo<Upgraded>, carrier: Carrier, channels: Vec<Channel>) -> (Se
         Carrier::Spdy => boxed(spdy::session(io)),
         Carrier::WebSocket(Messages::Channels(coding)) => boxed(websocket::channels(io, channels, coding)),
         Carrier::WebSocket(Messages::Spdy) => boxed(websocket::tunnel(io)),
+    }
+}
+
+/// Reads a caller's wish for streams and what follows it, as fuzzing does: the lines of a head, an empty
+/// one, and the bytes of the connection it becomes.
+pub(crate) async fn read_any(data: &[u8]) {
+    let end = data.windows(2).position(|pair| pair == b"\n\n");
+    let (head, rest) = end.map_or((data, &[][..]), |end| (&data[..end], &data[end + 2..]));
+    for known in [&super::command::PROTOCOLS, &super::forward::PROTOCOLS] {
+        let mut request = Request::new(Body::empty());
+        for line in head.split(|byte| *byte == b'\n') {
+            let at = line.iter().position(|byte| *byte == b':').unwrap_or(line.len());
+            let name = HeaderName::from_bytes(&line[..at]);
+            let value = HeaderValue::from_bytes(line.get(at + 1..).unwrap_or_default().trim_ascii());
+            if let (Ok(name), Ok(value)) = (name, value) {
+                request.headers_mut().append(name, value);
+            }
+        }
+        let Ok(upgrade) = upgrade(&mut request, known) else { continue };
+        let channels = vec![Channel::new(0, "stdin"), Channel::new(1, "stdout"), Channel::new(4, "resize")];
+        let io = tokio::io::join(std::io::Cursor::new(rest.to_vec()), tokio::io::sink());
+        let (mut session, driver) = begin(io, upgrade.carrier, channels);
+        let reading = async {
+            let mut readers = Vec::new();
+            while let Some(mut stream) = session.next().await {
+                readers.push(tokio::spawn(async move { while stream.reader.next().await.is_some() {} }));
+            }
+            session.close().await;
+        };
+        let (_ended, ()) = tokio::join!(driver, reading);
     }
 }

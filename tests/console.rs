@@ -4,6 +4,7 @@ mod actions;
 mod alone;
 mod clusters;
 mod elsewhere;
+mod hostile;
 mod keyboard;
 mod live;
 mod views;

@@ -2,6 +2,7 @@
 
 mod certificates;
 mod rotation;
+mod standstill;
 mod tokens;
 
 use std::collections::BTreeMap;

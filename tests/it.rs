@@ -33,17 +33,23 @@ mod kas;
 #[cfg(test)]
 mod kubelet;
 #[cfg(test)]
+mod loops;
+#[cfg(test)]
 mod mesh;
 #[cfg(test)]
 mod packaging;
 #[cfg(test)]
 mod panels;
 #[cfg(test)]
+mod partition;
+#[cfg(test)]
 mod principals;
 #[cfg(test)]
 mod probes;
 #[cfg(test)]
 mod reach;
+#[cfg(test)]
+mod readonly;
 #[cfg(test)]
 mod record;
 #[cfg(test)]

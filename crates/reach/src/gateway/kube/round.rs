@@ -11,12 +11,16 @@ const PASSED: HeaderName = HeaderName::from_static("cdn-loop");
 /// A site may stand behind another of the same gateway, and that one behind a third; more is a circle.
 const MOST: usize = 3;
 /// This process: gateways of different owners may have the same name.
-static MARK: LazyLock<String> = LazyLock::new(|| format!("tarbet-{:016x}", rand::random::<u64>()));
+static MARK: LazyLock<HeaderValue> = LazyLock::new(|| {
+    let mark = format!("tarbet-{:016x}", rand::random::<u64>());
+    HeaderValue::try_from(mark).unwrap_or(HeaderValue::from_static("tarbet"))
+});
 
 /// Notes that a request passes here, and refuses one that did too often.
 pub(super) fn pass(headers: &mut HeaderMap) -> Result<(), Problem> {
-    let passed = headers.get_all(PASSED).iter().filter_map(|value| value.to_str().ok());
-    let times = passed.flat_map(|value| value.split(',')).filter(|value| value.trim() == *MARK).count();
+    let passed =
+        headers.get_all(PASSED).iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let times = passed.filter(|value| value.trim_ascii() == MARK.as_bytes()).count();
     if times >= MOST {
         return Err(Problem::new(
             &reach::REQUEST_LOOP,
@@ -24,9 +28,7 @@ pub(super) fn pass(headers: &mut HeaderMap) -> Result<(), Problem> {
         )
         .because(format!("it has passed {times} times before")));
     }
-    if let Ok(mark) = HeaderValue::from_str(&MARK) {
-        headers.append(PASSED, mark);
-    }
+    headers.append(PASSED, MARK.clone());
     Ok(())
 }
 

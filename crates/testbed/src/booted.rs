@@ -8,6 +8,7 @@ use std::{fs, path::Path, time::Duration};
 use anyhow::{Context, Result, ensure};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
+    io::retry_on_intr,
     process::{Pid, PidfdFlags, Signal, getuid, kill_process, pidfd_open},
 };
 use tokio::process::Command;
@@ -93,7 +94,7 @@ impl Drop for Booted {
         };
         let _ = kill_process(first, Signal::KILL);
         let patience = Timespec { tv_sec: 10, tv_nsec: 0 };
-        let _ = poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&patience));
+        let _ = retry_on_intr(|| poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&patience)));
     }
 }
 

@@ -23,6 +23,7 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
+    io::retry_on_intr,
     process::{
         Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, pidfd_open, waitid,
     },
@@ -257,7 +258,7 @@ impl Process {
         let Some(pid) = raw_pid(self.pid()) else { return };
         if let Ok(descriptor) = pidfd_open(pid, PidfdFlags::empty()) {
             let grace = Timespec::try_from(self.program.grace).ok();
-            let _ = poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], grace.as_ref());
+            let _ = retry_on_intr(|| poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], grace.as_ref()));
         }
     }
 }

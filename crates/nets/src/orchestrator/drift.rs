@@ -28,6 +28,7 @@ impl Orchestrator {
             self.0.lead.check()?;
         }
         let mut found = Vec::new();
+        let mut silent = Silent::default();
         for (name, cloud) in self.0.places.clouds() {
             let mut namespaces: Vec<String> =
                 self.0.places.deployments(name).into_iter().map(|deployment| deployment.namespace).collect();
@@ -40,18 +41,58 @@ impl Orchestrator {
                         repaired: repair,
                     })),
                     Err(error) if error.is_unsupported() => {}
-                    Err(error) => return Err(error),
+                    Err(error) => {
+                        silent.add(name, error)?;
+                        break;
+                    }
                 }
             }
         }
         for set in self.0.rules.list().await? {
-            found.extend(if repair {
-                self.0.mend(set).await?
+            // What a cloud has yet to be told is known without it.
+            let (cloud, leaves) = (set.cloud.clone(), set.leaves());
+            let looked = if silent.0.contains_key(&cloud) {
+                None
             } else {
-                self.0.compare(&set).await?.told(false)
-            });
+                let looked = if repair {
+                    self.0.mend(set).await
+                } else {
+                    self.0.compare(&set).await.map(|wrong| wrong.told(false))
+                };
+                match looked {
+                    Ok(differences) => Some(differences),
+                    Err(error) => silent.add(&cloud, error).map(|()| None)?,
+                }
+            };
+            let left = |what| Difference { cloud: cloud.clone(), what, repaired: false };
+            found.extend(looked.unwrap_or_else(|| leaves.into_iter().map(left).collect()));
         }
-        Ok(found)
+        match silent.0.pop_first() {
+            // Whoever wanted it mended must not take it for mended.
+            Some((_, error)) if repair => Err(error),
+            first => {
+                found.extend(first.into_iter().chain(silent.0).map(|(cloud, error)| Difference {
+                    cloud,
+                    what: format!("not compared: {}", tarbet_telemetry::problem::chain(&error)),
+                    repaired: false,
+                }));
+                Ok(found)
+            }
+        }
+    }
+}
+
+/// Clouds that do not answer just now: they keep nothing of the others back.
+#[derive(Default)]
+struct Silent(BTreeMap<String, Error>);
+
+impl Silent {
+    fn add(&mut self, cloud: &str, error: Error) -> Result<(), Error> {
+        if !error.may_pass() {
+            return Err(error);
+        }
+        self.0.insert(cloud.to_owned(), error);
+        Ok(())
     }
 }
 

@@ -93,6 +93,13 @@ async fn rules_under_a_tag_go_in_every_cloud_that_answers_and_later_in_the_one_t
         502,
         "it is not said to be done"
     );
+    // One cloud that does not answer keeps back nothing that is known of it, nor of the others.
+    let (status, drift) = rest(Method::GET, format!("{url}/drift"), Value::Null).await;
+    assert_eq!((status, drift.as_array().map(Vec::len)), (200, Some(2)), "{drift}");
+    let what = format!("rule open of {WEB} is deleted and its cloud has not heard it");
+    assert_eq!(drift[0], json!({ "cloud": "east", "what": what, "repaired": false }));
+    assert!(drift[1]["what"].as_str().unwrap().starts_with("not compared: "), "{drift}");
+    assert_eq!(rest(Method::POST, format!("{url}/drift"), Value::Null).await.0, 502, "it is not mended");
     clouds.east_returns().await;
     eventually(PATIENCE, "the rule goes by itself", || async {
         targets(&clouds.east, WEB).await.unwrap().is_empty()

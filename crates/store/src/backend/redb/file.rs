@@ -26,6 +26,11 @@ pub(super) struct File {
 }
 
 impl File {
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(super) fn open(path: &Path) -> Result<(Self, Journal), Error> {
         let at = path.to_owned();
         let (file, journal) = Self::open_with(path, Box::new(move || create(&at)), || Journal::open(path))?;

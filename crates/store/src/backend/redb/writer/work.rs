@@ -102,7 +102,8 @@ impl Work {
             && let Err(error) = self.flush()
         {
             self.broken = true;
-            tracing::error!(%error, "The store file could not be flushed; its journal holds what is missing.");
+            let path = self.file.path().display();
+            tracing::error!(%error, %path, "The store file could not be flushed; its journal holds what is missing.");
         }
         // The next commit tells its caller.
         let _told = self.recover();
@@ -127,7 +128,8 @@ impl Work {
         self.broken = true;
         let start = self.journal.end();
         let outcomes = self.transact(batch).map_err(|error| {
-            tracing::error!(%error, commits = batch.len(), "A batch could not be written to the store file.");
+            let path = self.file.path().display();
+            tracing::error!(%error, %path, commits = batch.len(), "A batch could not be written to the store file.");
             // Its callers are told that it was not made, so it must not come back with the journal.
             if self.journal.end() != start
                 && let Err(error) = self.journal.cut(start)

@@ -1,9 +1,10 @@
 //! What fails while people use it: gateways killed, the store gone or emptied, everybody waiting.
 
-mod certificates;
+pub(crate) mod certificates;
+mod kubelet;
 mod rotation;
 mod standstill;
-mod tokens;
+pub(crate) mod tokens;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -80,11 +81,16 @@ async fn gauge(gateway: &Gateway, name: &str) -> Option<u64> {
 
 /// What the callers of a test met.
 #[derive(Default)]
-struct Tally {
+pub(crate) struct Tally {
     asked: AtomicUsize,
     failed: AtomicUsize,
     misrouted: AtomicUsize,
     over: AtomicBool,
+}
+
+/// Those who ask may stop.
+pub(crate) fn over(tally: &Tally) {
+    tally.over.store(true, SeqCst);
 }
 
 /// Asks one site after the other, beginning at either gateway, with one retry at the other one.

@@ -4,8 +4,10 @@ mod beside;
 mod calls;
 mod connected;
 mod gitlab;
+mod rotation;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};

@@ -21,7 +21,7 @@ async fn applied(page: &str) -> Result<u64> {
     page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).context("not counted")
 }
 
-async fn taken_over(process: &tarbet_testbed::Process, page: &str) -> Result<()> {
+pub(crate) async fn taken_over(process: &tarbet_testbed::Process, page: &str) -> Result<()> {
     let before = applied(page).await.unwrap_or(0);
     process.hangup()?;
     eventually(SOON, "the new files to be taken over", || async {

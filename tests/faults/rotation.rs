@@ -32,7 +32,7 @@ pub(super) async fn ask(ways: Ways, sites: &'static [&'static str], tally: Arc<T
 
 impl Tally {
     /// Many more were answered since, and all of them.
-    pub(super) async fn unnoticed(&self, step: &str) {
+    pub(crate) async fn unnoticed(&self, step: &str) {
         let goal = self.asked.load(SeqCst) + 100;
         eventually(SOON, step, || std::future::ready(self.asked.load(SeqCst) >= goal)).await.unwrap();
         assert_eq!(self.failed.load(SeqCst), 0, "after {step}");

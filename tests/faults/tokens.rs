@@ -18,7 +18,7 @@ use super::rotation::{Ways, ask, links_at};
 use super::*;
 
 /// A file with a secret, for its owner alone, replaced as a whole.
-fn secret(folder: &Folder, name: &str, text: &str) -> PathBuf {
+pub(crate) fn secret(folder: &Folder, name: &str, text: &str) -> PathBuf {
     use std::os::unix::fs::PermissionsExt as _;
     let fresh = folder.write(&format!("{name}.fresh"), text).unwrap();
     std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o600)).unwrap();
@@ -28,7 +28,7 @@ fn secret(folder: &Folder, name: &str, text: &str) -> PathBuf {
 }
 
 /// Sends what `ask` makes, again and again.
-fn keep_asking<F, Fut>(tally: &Arc<Tally>, ask: F) -> JoinHandle<()>
+pub(crate) fn keep_asking<F, Fut>(tally: &Arc<Tally>, ask: F) -> JoinHandle<()>
 where
     F: Fn() -> Fut + Send + 'static,
     Fut: Future<Output = Result<()>> + Send,

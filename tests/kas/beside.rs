@@ -94,7 +94,7 @@ async fn an_agent_at_one_replica_is_reached_through_the_other_and_back() -> Resu
 }
 
 /// One gRPC call to a private listener, as a kas makes it: the head of what it answers at once.
-async fn knock(address: &str, token: &str) -> Result<String> {
+pub(super) async fn knock(address: &str, token: &str) -> Result<String> {
     let path = "gitlab.agent.kubernetes_api.rpc.KubernetesApi/MakeRequest";
     let (url, bearer) = (format!("{address}/{path}"), format!("authorization: Bearer {token}"));
     let mut curl = tokio::process::Command::new("curl");

@@ -11,7 +11,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use tarbet_identity::SecretBytes;
-use tarbet_identity::jwt::{Claims, Signer};
+use tarbet_identity::jwt::{Algorithm, Claims, Signer, Verifier, VerifierPolicy, VerifyingKey};
 use tarbet_testbed::product::Product;
 use tarbet_testbed::{Lease, Redis, eventually, shared_pair};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -21,7 +21,7 @@ use super::{SOON, agentk, bearer, exercise, kubectl, metric, product};
 
 /// GitLab, as far as a kas asks it: answers shaped as its own are.
 #[derive(Clone, Default)]
-pub(super) struct Gitlab(Arc<Mutex<HashMap<&'static str, usize>>>);
+pub(super) struct Gitlab(Arc<Mutex<HashMap<&'static str, usize>>>, Arc<Mutex<Option<SecretBytes>>>);
 
 pub(super) const AGENT: i64 = 7;
 /// Everybody whom GitLab names may ask, as far as the site itself is concerned.
@@ -46,19 +46,34 @@ impl Gitlab {
         *counts.entry(what).and_modify(|count| *count += 1).or_insert(1)
     }
 
+    /// Listens only to a kas with this secret from now on.
+    pub(super) fn expects(&self, secret: &[u8]) {
+        *self.1.lock().unwrap() = Some(SecretBytes::new(secret.to_vec()));
+    }
+
+    /// Whether the caller shows what a kas shows.
+    fn knows(&self, headers: &HeaderMap) -> bool {
+        let Some(token) = headers.get("gitlab-kas-api-request").map(|token| token.to_str().unwrap()) else {
+            return false;
+        };
+        let Some(secret) = self.1.lock().unwrap().clone() else { return token.split('.').count() == 3 };
+        let policy = VerifierPolicy {
+            issuer: Some("gitlab-kas".to_owned()),
+            ..VerifierPolicy::new("gitlab", [Algorithm::Hs256])
+        };
+        let verifier = Verifier::new(policy, VerifyingKey::shared(secret).unwrap()).unwrap();
+        verifier.verify(token, jiff::Timestamp::now()).is_ok()
+    }
+
     fn revoke(&self) {
         self.0.lock().unwrap().insert("revoked", 1);
     }
 }
 
-fn of_kas(headers: &HeaderMap) -> bool {
-    headers.get("gitlab-kas-api-request").is_some_and(|token| token.to_str().unwrap().split('.').count() == 3)
-}
-
 async fn agent_info(State(gitlab): State<Gitlab>, headers: HeaderMap) -> Response {
     gitlab.count("agent_info");
     let revoked = gitlab.0.lock().unwrap().contains_key("revoked");
-    if !of_kas(&headers) || headers["authorization"] != "Bearer glagent-secret" || revoked {
+    if !gitlab.knows(&headers) || headers["authorization"] != "Bearer glagent-secret" || revoked {
         return StatusCode::UNAUTHORIZED.into_response();
     }
     Json(json!({
@@ -92,7 +107,7 @@ async fn authorize(State(gitlab): State<Gitlab>, headers: HeaderMap, Json(asked)
         Some("session_cookie") => asked["access_key"] == "session+1" && asked["csrf_token"] == "csrf",
         _ => false,
     };
-    if !of_kas(&headers) || !expected || asked["agent_id"] != AGENT {
+    if !gitlab.knows(&headers) || !expected || asked["agent_id"] != AGENT {
         return StatusCode::UNAUTHORIZED.into_response();
     }
     Json(json!({
@@ -255,7 +270,7 @@ pub(super) fn token(secret: &[u8], issuer: &str) -> String {
 }
 
 /// `GetConnectedAgents` for an agent: the status, if it comes before any answer, and the answer.
-async fn connected_agents(api: &str, token: &str) -> (Option<String>, Vec<u8>) {
+pub(super) async fn connected_agents(api: &str, token: &str) -> (Option<String>, Vec<u8>) {
     let client = reqwest::Client::new();
     // One frame: not packed, two bytes long, field 2 with the number of the agent.
     let request = client

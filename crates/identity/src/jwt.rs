@@ -15,14 +15,16 @@ mod jwks;
 pub mod kas;
 mod key;
 mod policy;
+mod shared;
 mod sign;
 mod verify;
 
 pub use algorithm::Algorithm;
 pub use claims::Claims;
 pub use jwks::{Jwks, JwksError};
-pub use key::{BadSecret, VerifyingKey, hmac_secret_from_file};
+pub use key::{BadSecret, VerifyingKey};
 pub use policy::{BadPolicy, VerifierPolicy};
+pub use shared::SharedSecrets;
 pub use sign::Signer;
 pub use verify::{KeySet, Verifier};
 

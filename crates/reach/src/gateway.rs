@@ -16,6 +16,7 @@ mod node;
 mod ports;
 mod private;
 mod reload;
+mod secrets;
 mod ticket;
 
 pub(crate) use leaving::until_leaving;
@@ -25,13 +26,13 @@ pub use module::{Asker, Module};
 pub use node::{Node, Sharing};
 pub use ports::PortConfig;
 pub use reload::Reloader;
+pub use secrets::Secrets;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tarbet_identity::jwt::hmac_secret_from_file;
 use tarbet_identity::tls::Turns;
 use tarbet_identity::{Secret, Token, TokenKind};
 use tarbet_store::Store;
@@ -66,6 +67,7 @@ pub struct Gateway {
     ports: Vec<(Listener, Arc<Port>)>,
     audit: Option<Writer>,
     trust: Trust,
+    secrets: Secrets,
 }
 
 /// Where the listeners ended up, for ports that were chosen by the system.
@@ -91,12 +93,8 @@ impl Gateway {
         replicated: bool,
         metrics: &Metrics,
     ) -> Result<Self, Problem> {
-        let secret =
-            config.private.secret_file.as_ref().map(hmac_secret_from_file).transpose().map_err(|error| {
-                Problem::new(&ground::SECRET_UNREADABLE, "The secret that gateways share cannot be used.")
-                    .because(chain(&error))
-            })?;
-        if replicated && secret.is_none() {
+        let secrets = Secrets::read(&config)?;
+        if replicated && secrets.gateways.is_none() {
             return Err(Problem::new(
                 &ground::CONFIG_INVALID,
                 "Gateways that share a store need gateway.private.secret_file.",
@@ -160,8 +158,8 @@ impl Gateway {
         let own = config.private.advertise.clone().filter(|_| replicated);
         let sharing = own.map(|url| Sharing { url, rhythm: Rhythm::default() });
         let trust = Trust::new(config.private.ca_file.as_deref(), config.private.tls_server_name.as_deref())?;
-        let node = Node::new(config, store, sharing, secret, trust.dial(), audit, metrics)?;
-        Ok(Self { node, agents, api, kubernetes, private, ports, audit: writer, trust })
+        let node = Node::new(config, store, sharing, &secrets, trust.dial(), audit, metrics)?;
+        Ok(Self { node, agents, api, kubernetes, private, ports, audit: writer, trust, secrets })
     }
 
     /// Where it listens.
@@ -188,7 +186,7 @@ impl Gateway {
     pub fn reloader(&self) -> Reloader {
         let listeners = [Some(&self.agents), Some(&self.api), self.kubernetes.as_ref(), Some(&self.private)];
         let certificates = listeners.into_iter().flatten().filter_map(Listener::certificates);
-        Reloader::new(self.node.clone(), certificates.collect(), self.trust.clone())
+        Reloader::new(self.node.clone(), certificates.collect(), self.trust.clone(), self.secrets.clone())
     }
 
     /// The API as a service of this process, with the same callers' tokens as on its listener.
@@ -208,7 +206,7 @@ impl Gateway {
 
     /// Starts everything under the supervisor.
     pub fn start(self, supervisor: &Supervisor, health: &Health) {
-        let Self { node, agents, api, kubernetes, private, ports, audit, trust: _ } = self;
+        let Self { node, agents, api, kubernetes, private, ports, audit, trust: _, secrets } = self;
         let part = health.part("gateway");
         part.ready();
         let requests = node.requests().clone();
@@ -262,6 +260,11 @@ impl Gateway {
         let keeping = node.clone();
         supervisor.spawn(Stage::Upkeep, "keys of issuers", |stop| async move {
             keeping.keep_keys(stop).await;
+            Ok(())
+        });
+        let files = (*node.config()).clone();
+        supervisor.spawn(Stage::Upkeep, "shared secrets", |stop| async move {
+            stop.run_until_cancelled(secrets.follow(files)).await;
             Ok(())
         });
         let settling = node.clone();

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::product::{Agent, Product};
-use crate::{ControlPlane, Dockerd, Lease, Slurm, Subject};
+use crate::{CertificateFiles, ControlPlane, Dockerd, Lease, Slurm, Subject};
 
 /// Where the pods of a virtual node run.
 #[derive(Clone, Copy, Debug)]
@@ -14,6 +14,8 @@ pub enum Behind<'a> {
     Docker(&'a Dockerd),
     /// As jobs of Slurm; images are folders below the second.
     Slurm(&'a Slurm, &'a Path),
+    /// As processes of this machine, without containers.
+    Processes,
 }
 
 /// Node, API server and plugin; they go in this order when dropped.
@@ -24,7 +26,9 @@ pub struct Edge {
     pub api: Agent,
     /// `tarbet plugin …`.
     pub plugin: Agent,
-    _ports: Lease,
+    /// The certificate of the node's kubelet API and its key, which may be replaced.
+    pub kubelet_files: CertificateFiles,
+    ports: Lease,
 }
 
 impl Edge {
@@ -60,6 +64,10 @@ impl Edge {
                 let config = slurm.config().display().to_string();
                 product.role(&role("slurm"), &args, &[("SLURM_CONF", &config)]).await?
             }
+            Behind::Processes => {
+                let args = ["plugin", "process", "--listen", &plugin_at, "--data-root", &plugin_root];
+                product.role(&role("process"), &args, &[]).await?
+            }
         };
         let port = ports.port(0).to_string();
         let sidecar = [("SIDECARURL", "http://127.0.0.1"), ("SIDECARPORT", port.as_str())];
@@ -75,7 +83,12 @@ impl Edge {
         let more = ["--kubelet-listen", &kubelet_at, "--set", &cert, "--set", &key];
         let node = product.role(&role("node"), &[&args[..], &more].concat(), &[]).await;
         let node = node.with_context(|| format!("the virtual node {name} did not start"))?;
-        Ok(Self { node, api, plugin, _ports: ports })
+        Ok(Self { node, api, plugin, kubelet_files: files, ports })
+    }
+
+    /// Where the node's kubelet API listens.
+    pub fn kubelet(&self) -> String {
+        format!("https://127.0.0.1:{}", self.ports.port(2))
     }
 
     /// What leads the pods of a pipeline to the node of this name, as a Tekton pod template.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Algorithm, BadSecret, Claims, Signer, Verifier, VerifierPolicy, VerifyingKey};
-use crate::secret::{Secret, SecretBytes};
+use super::{Algorithm, BadSecret, Claims, SharedSecrets, Signer, Verifier, VerifierPolicy, VerifyingKey};
+use crate::secret::Secret;
 
 const GITLAB: &str = "gitlab";
 const KAS: &str = "gitlab-kas";
@@ -23,7 +23,7 @@ pub enum IssuerCheck {
 }
 
 /// For the external API: GitLab calls kas. HS256, HS384 or HS512, audience `gitlab-kas`.
-pub fn external_api(secret: SecretBytes, issuer: IssuerCheck) -> Result<Verifier, BadSecret> {
+pub fn external_api(secret: impl Into<SharedSecrets>, issuer: IssuerCheck) -> Result<Verifier, BadSecret> {
     let issuer = match issuer {
         IssuerCheck::Gitlab => Some(GITLAB.to_owned()),
         IssuerCheck::Any => None,
@@ -32,12 +32,12 @@ pub fn external_api(secret: SecretBytes, issuer: IssuerCheck) -> Result<Verifier
 }
 
 /// For the private API: kas calls kas. Issuer and audience `gitlab-kas`.
-pub fn private_api(secret: SecretBytes) -> Result<Verifier, BadSecret> {
+pub fn private_api(secret: impl Into<SharedSecrets>) -> Result<Verifier, BadSecret> {
     let issuer = Some(KAS.to_owned());
     verifier(secret, VerifierPolicy { issuer, ..VerifierPolicy::new(KAS, Algorithm::HMAC) })
 }
 
-fn verifier(secret: SecretBytes, policy: VerifierPolicy) -> Result<Verifier, BadSecret> {
+fn verifier(secret: impl Into<SharedSecrets>, policy: VerifierPolicy) -> Result<Verifier, BadSecret> {
     VerifyingKey::shared(secret).map(|key| Verifier::shared(policy, key))
 }
 
@@ -51,12 +51,12 @@ pub struct KasSigner {
 
 impl KasSigner {
     /// For another kas's private API: five seconds of life.
-    pub fn private_api(secret: SecretBytes) -> Self {
+    pub fn private_api(secret: impl Into<SharedSecrets>) -> Self {
         Self { signer: Signer::shared(secret), audience: KAS, lifetime: Duration::from_secs(5) }
     }
 
     /// For GitLab's internal API: thirty seconds of life.
-    pub fn gitlab(secret: SecretBytes) -> Self {
+    pub fn gitlab(secret: impl Into<SharedSecrets>) -> Self {
         Self { signer: Signer::shared(secret), audience: GITLAB, lifetime: Duration::from_secs(30) }
     }
 

@@ -1,19 +1,13 @@
 //! Keys that check signatures, each bound to the algorithms it is made for.
 
 use std::fmt;
-use std::path::Path;
 
 use aws_lc_rs::hmac;
 use aws_lc_rs::signature::ParsedPublicKey;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 
-use super::Algorithm;
+use super::{Algorithm, SharedSecrets};
 use crate::key::PublicKey;
-use crate::secret::{Secret, SecretBytes, SecretError};
-
-/// Shorter keys can be found by trying them against one captured token.
-const MIN_HMAC_SECRET: usize = 32;
+use crate::secret::SecretError;
 
 /// A shared secret that is no good.
 #[derive(Debug, thiserror::Error)]
@@ -25,18 +19,8 @@ pub enum BadSecret {
     #[error("the shared secret is not base64; make one with `head -c 32 /dev/urandom | base64`")]
     NotBase64,
     /// Too few bytes.
-    #[error(
-        "the shared secret has fewer than {MIN_HMAC_SECRET} bytes; make one with `head -c 32 /dev/urandom | base64`"
-    )]
+    #[error("the shared secret has fewer than 32 bytes; make one with `head -c 32 /dev/urandom | base64`")]
     TooShort,
-}
-
-/// Reads a shared secret as kas keeps it: 32 bytes or more, in base64.
-pub fn hmac_secret_from_file(path: impl AsRef<Path>) -> Result<SecretBytes, BadSecret> {
-    let text = Secret::from_file(path)?;
-    let bytes = STANDARD.decode(text.expose().trim()).map_err(|_| BadSecret::NotBase64)?;
-    let secret = SecretBytes::new(bytes);
-    if secret.expose().len() < MIN_HMAC_SECRET { Err(BadSecret::TooShort) } else { Ok(secret) }
 }
 
 /// A key that checks signatures.
@@ -45,18 +29,15 @@ pub struct VerifyingKey(Material);
 
 #[derive(Clone)]
 enum Material {
-    Shared(SecretBytes),
+    Shared(SharedSecrets),
     Ed25519(PublicKey),
     Parsed(Algorithm, ParsedPublicKey),
 }
 
 impl VerifyingKey {
-    /// A secret shared with the issuer, for HS256, HS384 and HS512.
-    pub fn shared(secret: SecretBytes) -> Result<Self, BadSecret> {
-        if secret.expose().len() < MIN_HMAC_SECRET {
-            return Err(BadSecret::TooShort);
-        }
-        Ok(Self(Material::Shared(secret)))
+    /// Secrets shared with the issuer, for HS256, HS384 and HS512.
+    pub fn shared(secrets: impl Into<SharedSecrets>) -> Result<Self, BadSecret> {
+        Ok(Self(Material::Shared(secrets.into().checked()?)))
     }
 
     /// A public key, for EdDSA.
@@ -79,9 +60,9 @@ impl VerifyingKey {
 
     pub(super) fn verify(&self, algorithm: Algorithm, message: &[u8], signature: &[u8]) -> bool {
         match (&self.0, algorithm.hmac()) {
-            (Material::Shared(secret), Some(hmac)) => {
+            (Material::Shared(secrets), Some(hmac)) => secrets.any(|secret| {
                 hmac::verify(&hmac::Key::new(hmac, secret.expose()), message, signature).is_ok()
-            }
+            }),
             (Material::Ed25519(key), None) => algorithm == Algorithm::EdDsa && key.verify(message, signature),
             (Material::Parsed(own, key), None) => {
                 algorithm == *own && key.verify_sig(message, signature).is_ok()

@@ -5,9 +5,9 @@ use std::fmt;
 use aws_lc_rs::hmac;
 use serde_json::json;
 
-use super::{Algorithm, Claims, compact};
+use super::{Algorithm, Claims, SharedSecrets, compact};
 use crate::key::PrivateKey;
-use crate::secret::{Secret, SecretBytes};
+use crate::secret::Secret;
 
 /// Signs claims. The token that comes out is a secret: whoever holds it may use it.
 #[derive(Clone)]
@@ -18,14 +18,14 @@ pub struct Signer {
 
 #[derive(Clone)]
 enum Material {
-    Shared(SecretBytes),
+    Shared(SharedSecrets),
     Ed25519(PrivateKey),
 }
 
 impl Signer {
-    /// HS256 with a shared secret.
-    pub fn shared(secret: SecretBytes) -> Self {
-        Self { material: Material::Shared(secret), token_type: "JWT".to_owned() }
+    /// HS256 with the first of shared secrets.
+    pub fn shared(secrets: impl Into<SharedSecrets>) -> Self {
+        Self { material: Material::Shared(secrets.into()), token_type: "JWT".to_owned() }
     }
 
     /// EdDSA; the key's [`id`](crate::PublicKey::id) goes into the header as `kid`.
@@ -51,8 +51,8 @@ impl Signer {
         token.push('.');
         token.push_str(&compact::encode(claims.to_json().to_string().as_bytes()));
         let signature = match &self.material {
-            Material::Shared(secret) => {
-                let key = hmac::Key::new(hmac::HMAC_SHA256, secret.expose());
+            Material::Shared(secrets) => {
+                let key = hmac::Key::new(hmac::HMAC_SHA256, secrets.first().expose());
                 compact::encode(hmac::sign(&key, token.as_bytes()).as_ref())
             }
             Material::Ed25519(key) => compact::encode(key.sign(token.as_bytes()).as_ref()),

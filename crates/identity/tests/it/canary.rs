@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use tarbet_identity::authority::Authority;
 use tarbet_identity::caller::CallerIssuer;
 use tarbet_identity::jwt::kas::{IssuerCheck, KasSigner, external_api};
-use tarbet_identity::jwt::{Signer, VerifyingKey, hmac_secret_from_file};
+use tarbet_identity::jwt::{SharedSecrets, Signer, VerifyingKey};
 use tarbet_identity::tls::{ClientTls, Credential, CredentialSource, Refresh, ServerTls};
 use tarbet_identity::{PrivateKey, Secret, SecretBytes, Subject, Token, TokenKind, TokenRecord};
 
@@ -179,7 +179,7 @@ fn files_with_the_wrong_thing_inside() -> Result<()> {
     let content = b"correct horse battery staple, which is not base64!";
     std::fs::write(&path, content)?;
     let canary = Canary::of(content);
-    canary.error("shared secret", &hmac_secret_from_file(&path).unwrap_err());
+    canary.error("shared secret", &SharedSecrets::from_file(&path).unwrap_err());
     canary.error("private key", &PrivateKey::open(&path).unwrap_err());
     Ok(())
 }

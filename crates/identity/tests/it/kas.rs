@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tarbet_identity::SecretBytes;
 use tarbet_identity::jwt::kas::{IssuerCheck, KasSigner, external_api, private_api};
-use tarbet_identity::jwt::{BadSecret, Claims, JwtError, Signer, hmac_secret_from_file};
+use tarbet_identity::jwt::{BadSecret, Claims, JwtError, SharedSecrets, Signer};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -83,12 +83,26 @@ fn secrets_come_from_base64_files() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("secret");
     std::fs::write(&path, format!("{}\n", STANDARD.encode([5; 32])))?;
-    assert!(hmac_secret_from_file(&path)?.matches([5; 32]));
+    assert!(SharedSecrets::from_file(&path)?.matches([5; 32]));
+    // One follows the other: the first signs, both count, and clones hear of a replacement.
+    std::fs::write(&path, format!("{}\n\n{}\n", STANDARD.encode([6; 32]), STANDARD.encode([5; 40])))?;
+    let both = SharedSecrets::from_file(&path)?;
+    let (verifier, signer) = (private_api(both.clone())?, KasSigner::private_api(both.clone()));
+    assert!(both.matches([6; 32]) && both.matches([5; 40]) && !both.matches([5; 32]));
+    let counts = |signer: &KasSigner| verifier.verify(signer.token(at(1000)).expose(), at(1000)).is_ok();
+    let (sixth, fifth) =
+        (KasSigner::private_api(secret(6)), KasSigner::private_api(SecretBytes::new(vec![5; 40])));
+    assert!(counts(&sixth) && counts(&fifth));
+    assert_eq!(signer.token(at(1000)).expose(), sixth.token(at(1000)).expose());
+    assert!(!both.become_like(&SharedSecrets::from_file(&path)?), "nothing has changed");
+    assert!(both.become_like(&secret(7).into()) && !counts(&sixth) && !counts(&fifth) && counts(&signer));
+    std::fs::write(&path, format!("{}\nx\n", STANDARD.encode([6; 32])))?;
+    assert!(matches!(SharedSecrets::from_file(&path), Err(BadSecret::NotBase64)));
     std::fs::write(&path, STANDARD.encode([5; 31]))?;
-    assert!(matches!(hmac_secret_from_file(&path), Err(BadSecret::TooShort)));
+    assert!(matches!(SharedSecrets::from_file(&path), Err(BadSecret::TooShort)));
     std::fs::write(&path, "canary, not base64 at all")?;
-    let error = hmac_secret_from_file(&path).unwrap_err();
+    let error = SharedSecrets::from_file(&path).unwrap_err();
     assert!(matches!(error, BadSecret::NotBase64) && !format!("{error:?} {error}").contains("canary"));
-    assert!(matches!(hmac_secret_from_file(folder.path().join("none")), Err(BadSecret::Load(_))));
+    assert!(matches!(SharedSecrets::from_file(folder.path().join("none")), Err(BadSecret::Load(_))));
     Ok(())
 }

@@ -24,6 +24,8 @@ use super::config::NodeConfig;
 const LOOK: Duration = Duration::from_secs(5);
 /// How long a request waits for approval before a new one is made; Kubernetes forgets it after a day.
 const PATIENCE: Duration = Duration::from_hours(12);
+/// How often files are looked at.
+const FILES: Duration = Duration::from_secs(10);
 /// After a refusal.
 const LATER: Duration = Duration::from_mins(10);
 
@@ -50,8 +52,11 @@ pub(super) async fn keep(
                 }
             }
         };
+        // Meanwhile a file of those whose certificates count may be replaced.
+        let current = shown.load_full();
         tokio::select! {
             () = stop.cancelled() => return,
+            () = current.follow(tokio::time::interval(FILES), Timestamp::now) => {}
             () = tokio::time::sleep(pause) => {}
         }
     }

@@ -22,9 +22,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tarbet_identity::SecretBytes;
 use tarbet_identity::jwt::kas::{IssuerCheck, KasSigner, external_api};
-use tarbet_identity::jwt::{Verifier, hmac_secret_from_file};
+use tarbet_identity::jwt::{SharedSecrets, Verifier};
 use tarbet_link::ByteStream;
 use tarbet_store::Store;
 use tarbet_telemetry::Problem;
@@ -40,8 +39,9 @@ pub(super) use self::host::Counted;
 use self::host::Host;
 use self::tracker::Tracker;
 use self::way::KasWay;
-use super::Hub;
+use super::{Hub, Secrets};
 use crate::config::{GatewayConfig, GitlabSection, KasSection};
+use crate::dial::Trust;
 use crate::kas::gitlab::{GitlabClient, GitlabSettings};
 use crate::kas::server::{Carrier, KasServer, ServerConfig};
 use crate::kas::{Agent, PoolConfig, PoolEvent, Prefix, TunnelPool};
@@ -97,6 +97,7 @@ impl Kas {
     /// Checks what is configured; the other half must be told to follow the agents.
     pub(super) fn new(
         config: &GatewayConfig,
+        secrets: &Secrets,
         known: &Known,
         store: &Store,
         beside: Option<Beside>,
@@ -110,7 +111,8 @@ impl Kas {
             // Nobody listens any more once the gateway is gone.
             let _ = send.send(event);
         });
-        let gitlab = section.gitlab.as_ref().map(client).transpose()?.map(Arc::new);
+        let gitlab = section.gitlab.as_ref().zip(secrets.gitlab.clone());
+        let gitlab = gitlab.map(|(section, secret)| client(section, secret)).transpose()?.map(Arc::new);
         let shared = beside.as_ref().map(Beside::book);
         let tracker = Tracker::new(store, shared, process).map_err(super::internal)?;
         let host = Host::new(section, known.clone(), gitlab.clone(), tracker.clone(), counted);
@@ -128,10 +130,15 @@ impl Kas {
             tracker,
             gitlab,
             origin: section.gitlab.as_ref().and_then(Origin::of),
-            callers: callers_of_api(section)?,
+            callers: callers_of_api(section, secrets.api.clone())?,
             beside,
         };
         Ok((kas, Arrivals(arrivals)))
+    }
+
+    /// Trusts what `trust` does when replicas of the original are dialled.
+    pub(super) fn trust(&self, trust: &Trust) {
+        self.beside.iter().for_each(|beside| beside.trust(trust));
     }
 
     /// Takes back what other replicas were told of this gateway, which is leaving.
@@ -239,14 +246,7 @@ fn leave(hub: &Arc<Hub>, present: Present) -> Option<JoinHandle<()>> {
     }))
 }
 
-fn secret(file: &std::path::Path, whose: &str) -> Result<SecretBytes, Problem> {
-    hmac_secret_from_file(file).map_err(|error| {
-        Problem::new(&ground::SECRET_UNREADABLE, format!("The secret of {whose} cannot be used."))
-            .because(chain(&error))
-    })
-}
-
-fn client(section: &GitlabSection) -> Result<GitlabClient, Problem> {
+fn client(section: &GitlabSection, secret: SharedSecrets) -> Result<GitlabClient, Problem> {
     let invalid = |cause: String| {
         Problem::new(&ground::CONFIG_INVALID, "GitLab cannot be asked with these settings.").because(cause)
     };
@@ -255,7 +255,7 @@ fn client(section: &GitlabSection) -> Result<GitlabClient, Problem> {
         None => Vec::new(),
         Some(file) => std::fs::read(file).map_err(|error| invalid(format!("{}: {error}", file.display())))?,
     };
-    let signer = KasSigner::gitlab(secret(&section.secret_file, "GitLab")?);
+    let signer = KasSigner::gitlab(secret);
     let settings = GitlabSettings {
         authorities,
         good: section.cache,
@@ -265,10 +265,13 @@ fn client(section: &GitlabSection) -> Result<GitlabClient, Problem> {
     GitlabClient::new(settings).map_err(|error| invalid(chain(&error)))
 }
 
-fn callers_of_api(section: &KasSection) -> Result<Option<ApiCallers>, Problem> {
-    let Some(file) = &section.api_secret_file else { return Ok(None) };
+fn callers_of_api(
+    section: &KasSection,
+    secret: Option<SharedSecrets>,
+) -> Result<Option<ApiCallers>, Problem> {
+    let Some(secret) = secret else { return Ok(None) };
     // The issuer is looked at afterwards: there may be several.
-    let verifier = external_api(secret(file, "the API listener")?, IssuerCheck::Any).map_err(|error| {
+    let verifier = external_api(secret, IssuerCheck::Any).map_err(|error| {
         Problem::new(&ground::SECRET_UNREADABLE, "The secret of the API listener cannot be used.")
             .because(chain(&error))
     })?;

@@ -7,7 +7,6 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use arc_swap::{ArcSwap, Guard};
 use jiff::Timestamp;
-use tarbet_identity::SecretBytes;
 use tarbet_identity::jwt::kas::KasSigner;
 use tarbet_identity::jwt::{self, Verifier};
 use tarbet_link::ByteStream;
@@ -24,9 +23,10 @@ use super::api::doors;
 use super::kas::{Beside, Counted, Kas};
 use super::module::Module;
 use super::ports::Port;
-use super::{age, agents, api, internal, kas, kube, ports, private};
+use super::{Secrets, age, agents, api, internal, kas, kube, ports, private};
 use crate::audit::AuditLog;
 use crate::config::GatewayConfig;
+use crate::dial::Trust;
 use crate::directory::Directory;
 use crate::known::Known;
 use crate::listen::Origin;
@@ -88,18 +88,19 @@ pub struct Node(Arc<Hub>);
 
 impl Node {
     /// A gateway over this store. It reaches others with `connect` and proves itself to them with
-    /// `secret`.
+    /// `secrets`.
     pub fn new(
         config: GatewayConfig,
         store: &Store,
         sharing: Option<Sharing>,
-        secret: Option<SecretBytes>,
+        secrets: &Secrets,
         connect: Connect,
         audit: AuditLog,
         metrics: &Metrics,
     ) -> Result<Self, Problem> {
         let made_up = || format!("gateway-{}", &Uuid::new_v4().simple().to_string()[..8]);
         let name = config.name.clone().unwrap_or_else(made_up);
+        let secret = secrets.gateways.clone();
         let colleagues = secret.clone().map(jwt::kas::private_api).transpose().map_err(|error| {
             Problem::new(&ground::SECRET_UNREADABLE, "The secret that gateways share cannot be used.")
                 .because(chain(&error))
@@ -125,7 +126,7 @@ impl Node {
         let metrics = GatewayMetrics::register(metrics, &local, &quotas);
         let counted = Counted { local: local.clone(), quotas: quotas.clone(), metrics: metrics.clone() };
         let process = registry.as_ref().map(|registry| registry.own_id().to_owned());
-        let (kas, agents) = Kas::new(&config, &known, store, beside, counted, process)?;
+        let (kas, agents) = Kas::new(&config, secrets, &known, store, beside, counted, process)?;
         let hub = Arc::new(Hub {
             known,
             kas,
@@ -208,6 +209,11 @@ impl Node {
             ..(**self.0.config()).clone()
         };
         self.0.config.store(Arc::new(next));
+    }
+
+    /// Dials replicas of a kas with this trust from now on.
+    pub(super) fn trust(&self, trust: &Trust) {
+        self.0.kas.trust(trust);
     }
 
     /// The configuration in use.

@@ -4,7 +4,7 @@
 use serde_json::Value;
 use tarbet_telemetry::Problem;
 
-use super::Node;
+use super::{Node, Secrets};
 use crate::config::{GatewayConfig, TlsFiles};
 use crate::dial::Trust;
 use crate::listen::{Certificates, Ready};
@@ -29,26 +29,33 @@ pub struct Reloader {
     node: Node,
     certificates: Vec<Certificates>,
     trust: Trust,
+    secrets: Secrets,
 }
 
 impl Reloader {
-    pub(super) fn new(node: Node, certificates: Vec<Certificates>, trust: Trust) -> Self {
-        Self { node, certificates, trust }
+    pub(super) fn new(node: Node, certificates: Vec<Certificates>, trust: Trust, secrets: Secrets) -> Self {
+        Self { node, certificates, trust, secrets }
     }
 
-    /// Takes over what may change, and reads every certificate anew; gives the settings that have changed and
+    /// Takes over what may change, and reads every certificate and shared secret anew; gives the settings that have changed and
     /// need a new start. If anything cannot be used, nothing changes at all.
     pub fn reload(&self, config: &GatewayConfig) -> Result<Vec<String>, Problem> {
         let private = &config.private;
-        let trust = Trust::new(private.ca_file.as_deref(), private.tls_server_name.as_deref())?;
+        let (authorities, name) = (private.ca_file.as_deref(), private.tls_server_name.as_deref());
+        let trust = Trust::new(authorities, name)?;
+        let of_kas = Trust::for_http2(authorities, name)?;
         let read = |of: &Certificates| tls(config, of.listener()).map(|files| of.read(files)).transpose();
         let ready = self.certificates.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        // What a file holds may change, and not which file it is.
+        let current = self.node.config();
+        let secrets = Secrets::read(&current)?;
         // Everything is good: from here on nothing fails.
+        self.secrets.become_like(&secrets);
         self.trust.become_like(&trust);
+        self.node.trust(&of_kas);
         ready.into_iter().flatten().for_each(Ready::put_into_use);
         let mut settled = config.clone();
         // What is told to other gateways was found out at the start.
-        let current = self.node.config();
         settled.private.advertise = settled.private.advertise.or_else(|| current.private.advertise.clone());
         let waiting = pending(&current, &settled);
         self.node.reload(config);

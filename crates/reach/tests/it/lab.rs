@@ -22,7 +22,7 @@ use tarbet_reach::audit::AuditLog;
 use tarbet_reach::client::{Client, RemoteSite};
 use tarbet_reach::config::GatewayConfig;
 use tarbet_reach::directory::{Directory, Principal};
-use tarbet_reach::gateway::{Node, Sharing};
+use tarbet_reach::gateway::{Node, Secrets, Sharing};
 use tarbet_reach::names::SiteName;
 use tarbet_reach::registry::Rhythm;
 use tarbet_store::Store;
@@ -100,7 +100,7 @@ impl Lab {
             config,
             &Store::new(store.clone()),
             Some(sharing),
-            Some(secret),
+            &Secrets::of_gateways(secret),
             connect,
             audit,
             &metrics,

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use tarbet_identity::SecretBytes;
+use tarbet_identity::jwt::SharedSecrets;
 use tarbet_identity::jwt::kas::KasSigner;
 use tarbet_store::Hashes;
 use tarbet_telemetry::codes::ground;
@@ -48,6 +48,7 @@ pub(in crate::gateway) struct Beside(Arc<Inner>);
 struct Inner {
     book: Arc<Book>,
     doors: Doors,
+    trust: Trust,
     prefix: Prefix,
     known: Known,
     /// Whether numbers are in the names of sites.
@@ -65,7 +66,7 @@ impl Beside {
     /// Those whom the configuration names; `None` if it names none.
     pub(in crate::gateway) fn new(
         config: &GatewayConfig,
-        secret: Option<&SecretBytes>,
+        secret: Option<&SharedSecrets>,
         known: &Known,
         local: &LocalLinks,
         leaving: &CancellationToken,
@@ -86,6 +87,7 @@ impl Beside {
         Ok(Some(Self(Arc::new(Inner {
             book,
             doors: Doors::new(trust.dial(), KasSigner::private_api(secret.clone())),
+            trust,
             prefix: config.kas.prefix,
             known: known.clone(),
             of_gitlab: config.kas.gitlab.is_some(),
@@ -96,6 +98,11 @@ impl Beside {
             names: Mutex::default(),
             followed: Mutex::default(),
         }))))
+    }
+
+    /// Trusts what `trust` does, from the next connection on.
+    pub(in crate::gateway) fn trust(&self, trust: &Trust) {
+        self.0.trust.become_like(trust);
     }
 
     /// What is written where the others look.

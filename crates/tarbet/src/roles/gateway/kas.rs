@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use tarbet_identity::jwt::hmac_secret_from_file;
+use tarbet_identity::jwt::SharedSecrets;
 use tarbet_reach::kas::config::{KasConfig, LogLevel, OwnUrlSettings, own_url};
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::ground;
@@ -149,8 +149,8 @@ fn same_secret(config: &Config) -> bool {
     else {
         return false;
     };
-    match (hmac_secret_from_file(api), hmac_secret_from_file(private)) {
-        (Ok(api), Ok(private)) => api.expose() == private.expose(),
+    match (SharedSecrets::from_file(api), SharedSecrets::from_file(private)) {
+        (Ok(api), Ok(private)) => api.meets(&private),
         // Whoever needs them reports that they cannot be read.
         _ => false,
     }

@@ -208,6 +208,7 @@ async fn a_plan_notes_mends_and_cancels_nothing() {
         &["resource", "delete", "local", "vm"],
         &["tag", "delete", "other.local.vm"],
         &["prune"],
+        &["vpn", "rekey", "--all"],
     ] {
         let words: Vec<&str> = change.iter().copied().chain(["--plan"]).collect();
         world.says(&words).await;

@@ -158,7 +158,11 @@ pub trait Cloud: Send + Sync + 'static {
     ) -> Result<Vec<Ipv4Addr>, Error> {
         Err(Error::Unsupported("this cloud takes its addresses inside tunnels from the orchestrator".into()))
     }
-    /// Makes the tunnels.
+    /// Whether tunnels that exist take over the key of [`Cloud::create_connections`].
+    fn replaces_keys(&self) -> bool {
+        false
+    }
+    /// Makes the tunnels, or tells those that exist another key.
     async fn create_connections(&self, new: NewConnections) -> Result<(), Error>;
     /// All spaces of the network that holds this one.
     async fn network_spaces(&self, deployment: &Deployment, space: IpNet) -> Result<Vec<IpNet>, Error>;

@@ -189,6 +189,10 @@ impl<C: Cloud> Cloud for Guarded<C> {
         self.cloud.create_bgp_sessions(deployment, cloud).await
     }
 
+    fn replaces_keys(&self) -> bool {
+        self.cloud.replaces_keys()
+    }
+
     async fn create_connections(&self, new: NewConnections) -> Result<(), Error> {
         self.deployment(&new.deployment)?;
         self.policy.peer(&new.cloud)?;

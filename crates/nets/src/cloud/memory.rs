@@ -264,6 +264,10 @@ impl Cloud for MemoryCloud {
         Ok(addresses)
     }
 
+    fn replaces_keys(&self) -> bool {
+        true
+    }
+
     async fn create_connections(&self, new: NewConnections) -> Result<(), Error> {
         self.before("CreateVpnConnections").await?;
         let key = (new.deployment.namespace.clone(), new.cloud.clone());

@@ -390,6 +390,10 @@ impl Cloud for Local {
         self.take_up(&deployment.namespace, cloud).await
     }
 
+    fn replaces_keys(&self) -> bool {
+        true
+    }
+
     async fn create_connections(&self, new: NewConnections) -> Result<(), Error> {
         require_root()?;
         if !new.bgp {

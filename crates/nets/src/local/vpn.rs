@@ -53,7 +53,9 @@ pub(super) async fn tunnel(
     let folder = folder(root, &netns);
     let socket = folder.join("vici");
     write(&folder.join("strongswan.conf"), &strongswan(&folder))?;
-    write(&folder.join("swanctl.conf"), &swanctl(tunnel, peer))?;
+    let (conf, wanted) = (folder.join("swanctl.conf"), swanctl(tunnel, peer));
+    let changed = fs::read_to_string(&conf).is_ok_and(|before| before != wanted);
+    write(&conf, &wanted)?;
     if UnixStream::connect(&socket).is_err() {
         start_charon(&netns, &folder)?;
         wait("strongSwan answers", || UnixStream::connect(&socket).is_ok()).await?;
@@ -67,11 +69,25 @@ pub(super) async fn tunnel(
         kernel::carry_out(vec![plan::ip(&netns, "rule add pref 100 iif hub0 lookup 100")]).await?;
     }
     kernel::carry_out(vec![plan::ip(&netns, "route replace default dev ipsec0 table 100")]).await?;
-    let file = folder.join("swanctl.conf").display().to_string();
+    let file = conf.display().to_string();
     let uri = format!("unix://{}", socket.display());
     kernel::run(None, "swanctl", words(&["--load-all", "--noprompt", "--file", &file, "--uri", &uri]))
         .await?;
+    if changed {
+        begin_anew(&uri).await;
+    }
     Ok(())
+}
+
+/// A key is looked at only when ends meet, so they meet again. The end that learns it first is refused by the
+/// other, which begins once it has learnt it, too.
+async fn begin_anew(uri: &str) {
+    for what in [&["--terminate", "--ike", "peer", "--force"][..], &["--initiate", "--child", "all"]] {
+        let command = [what, &["--timeout", "2", "--uri", uri]].concat();
+        if let Err(error) = kernel::run(None, "swanctl", words(&command)).await {
+            tracing::debug!(%error, "An end of a tunnel does not begin anew yet.");
+        }
+    }
 }
 
 fn start_charon(netns: &str, folder: &Path) -> Result<(), Error> {

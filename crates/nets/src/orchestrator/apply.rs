@@ -126,6 +126,7 @@ impl Inner {
             }
             Call::Unregister { tag, subscriber } => return self.unregister(tag, subscriber).await,
             Call::Connect(request) => self.connect(request, cancel).await?,
+            Call::Rekey { link } => self.rekey(link, cancel).await?,
             Call::Disconnect { link } => self.disconnect(link).await?,
             Call::Subscribe { tag, subscriber } => drop(self.tags.subscribe(tag, subscriber).await?),
             Call::Unsubscribe { tag, subscriber } => drop(self.tags.unsubscribe(tag, subscriber).await?),

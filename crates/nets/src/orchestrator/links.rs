@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Inner;
 use super::lead::Lead;
+use super::operation::Call;
 use crate::cloud::{NewConnections, NewGateway, OldConnections};
 use crate::controller::ConnectRequest;
 use crate::error::Error;
@@ -85,6 +86,11 @@ impl Inner {
         let name = self.link(request).await?.name();
         let _turn = self.turns.turn(&format!("link {name}")).await;
         let mut link = self.link(request).await?;
+        self.finish(&mut link, cancel).await
+    }
+
+    async fn finish(&self, link: &mut Link, cancel: &CancellationToken) -> Result<(), Error> {
+        let name = link.name();
         loop {
             let step = link.next();
             if step == Step::Done {
@@ -94,9 +100,61 @@ impl Inner {
                 return Err(Error::Cancelled(format!("of the link {name}")));
             }
             tracing::info!(link = %name, ?step, "Connecting two clouds.");
-            self.step(&mut link, step).await?;
-            self.links.save(&link).await?;
+            self.step(link, step).await?;
+            self.links.save(link).await?;
         }
+    }
+
+    /// Gives a link another key. From the first call on the link counts as broken, so that whoever needs it, or
+    /// this again, finishes what stopped half-way.
+    pub(super) async fn rekey(&self, name: &str, cancel: &CancellationToken) -> Result<(), Error> {
+        let _turn = self.turns.turn(&format!("link {name}")).await;
+        let Some(mut link) = self.links.get(name).await? else { return Ok(()) };
+        let mut networks = link.forget_key().into_iter().peekable();
+        while let Some(network) = networks.next() {
+            link.tell(network.clone());
+            self.links.save(&link).await?;
+            self.finish(&mut link, cancel).await?;
+            if networks.peek().is_some() {
+                link.earlier.push(network);
+            }
+        }
+        Ok(())
+    }
+
+    /// Other keys for these links, or for all: in place where both clouds can, else by connecting them anew.
+    pub(super) async fn plan_rekey(&self, wanted: Option<&str>) -> Result<Vec<Call>, Error> {
+        let mut links = self.links.list().await?;
+        if let Some(wanted) = wanted {
+            links.retain(|link| link.name() == wanted);
+            if links.is_empty() {
+                let text = format!(
+                    "no clouds are connected by `{wanted}`; `tarbet glide topology` lists those that are"
+                );
+                return Err(Error::invalid("link", text));
+            }
+        }
+        let mut calls = Vec::new();
+        for mut link in links {
+            let name = link.name();
+            let in_place = |end: &End| Ok::<_, Error>(self.places.cloud(&end.cloud)?.replaces_keys());
+            if in_place(&link.a)? && in_place(&link.b)? {
+                calls.push(Call::Rekey { link: name });
+                continue;
+            }
+            calls.push(Call::Disconnect { link: name });
+            calls.extend(link.forget_key().into_iter().map(|(spaces_a, spaces_b)| {
+                Call::Connect(ConnectRequest {
+                    cloud_a: link.a.cloud.clone(),
+                    cloud_b: link.b.cloud.clone(),
+                    namespace_a: link.a.namespace.clone(),
+                    namespace_b: link.b.namespace.clone(),
+                    spaces_a,
+                    spaces_b,
+                })
+            }));
+        }
+        Ok(calls)
     }
 
     async fn step(&self, link: &mut Link, step: Step) -> Result<(), Error> {

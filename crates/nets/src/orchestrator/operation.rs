@@ -74,6 +74,11 @@ pub enum Call {
         /// The link's name.
         link: String,
     },
+    /// Gives a connection between two clouds another key.
+    Rekey {
+        /// The link's name.
+        link: String,
+    },
     /// Notes that a permit list follows a tag.
     Subscribe {
         /// The tag.
@@ -186,6 +191,7 @@ impl fmt::Display for Call {
                 request.cloud_a, request.namespace_a, request.cloud_b, request.namespace_b
             ),
             Self::Disconnect { link } => write!(f, "DisconnectClouds {link}"),
+            Self::Rekey { link } => write!(f, "ReplaceVpnKey {link}"),
             Self::Subscribe { tag, subscriber } => write!(f, "tags: Subscribe {subscriber} to {tag}"),
             Self::Unsubscribe { tag, subscriber } => write!(f, "tags: Unsubscribe {subscriber} from {tag}"),
             Self::AddRules { cloud, uri, rules, .. } => {

@@ -11,7 +11,7 @@ use crate::cloud::NewResource;
 use crate::controller::ConnectRequest;
 use crate::error::Error;
 use crate::model::{ResourceTag, Rule};
-use crate::plan::connect::Step;
+use crate::plan::connect::{Link, Step};
 use crate::plan::rule::Mistake;
 use crate::plan::tags::TagError;
 use crate::plan::{rule, target};
@@ -130,6 +130,7 @@ impl Inner {
                 Ok(if link.next() == Step::Done { Vec::new() } else { vec![Call::Connect(request.clone())] })
             }
             Request::Prune => self.plan_prune().await,
+            Request::Rekey(link) => self.plan_rekey(link.as_deref()).await,
         }
     }
 
@@ -325,17 +326,17 @@ impl Inner {
 
     /// What is left of a connection.
     pub(super) async fn steps_left(&self, request: &ConnectRequest) -> Result<Vec<String>, Error> {
-        let link = self.link(request).await?;
-        let cloud = |side| &link.ends(side).0.cloud;
-        let told = |step| match step {
-            Step::ChooseAddresses => "choose addresses inside the tunnels".into(),
-            Step::AskSpaces(side) => format!("{}: GetNetworkAddressSpaces", cloud(side)),
-            Step::MakeGateway(side) => format!("{}: CreateVpnGateway", cloud(side)),
-            Step::MakeKey => "make the shared key".into(),
-            Step::Connect(side) => format!("{}: CreateVpnConnections", cloud(side)),
-            Step::Done => String::new(),
-        };
-        Ok(link.remaining().into_iter().map(told).collect())
+        Ok(told(&self.link(request).await?))
+    }
+
+    /// What another key needs.
+    async fn steps_of_rekey(&self, name: &str) -> Result<Vec<String>, Error> {
+        let Some(mut link) = self.links.get(name).await? else { return Ok(Vec::new()) };
+        let networks = link.forget_key();
+        for network in networks {
+            link.tell(network);
+        }
+        Ok(told(&link))
     }
 
     /// A plan as people read it: connections are told step by step.
@@ -350,9 +351,26 @@ impl Inner {
             if let Call::Connect(request) = call {
                 lines.extend(self.steps_left(request).await?.into_iter().map(|step| format!("  {step}")));
             }
+            if let Call::Rekey { link } = call {
+                lines.extend(self.steps_of_rekey(link).await?.into_iter().map(|step| format!("  {step}")));
+            }
         }
         Ok(lines)
     }
+}
+
+/// The steps that a link still needs, as people read them.
+fn told(link: &Link) -> Vec<String> {
+    let cloud = |side| &link.ends(side).0.cloud;
+    let told = |step| match step {
+        Step::ChooseAddresses => "choose addresses inside the tunnels".into(),
+        Step::AskSpaces(side) => format!("{}: GetNetworkAddressSpaces", cloud(side)),
+        Step::MakeGateway(side) => format!("{}: CreateVpnGateway", cloud(side)),
+        Step::MakeKey => "make the shared key".into(),
+        Step::Connect(side) => format!("{}: CreateVpnConnections", cloud(side)),
+        Step::Done => String::new(),
+    };
+    link.remaining().into_iter().map(told).collect()
 }
 
 fn propagate(tag: &str, subscribers: BTreeSet<String>, lists: Vec<NewTargets>) -> Option<Call> {

@@ -76,6 +76,8 @@ pub enum Request {
     Connect(ConnectRequest),
     /// Take down every link that no rule needs any more.
     Prune,
+    /// Make another key for a link, or for each.
+    Rekey(Option<String>),
 }
 
 /// A resource as a request names it.
@@ -118,7 +120,11 @@ impl Request {
                 vec![tag.clone()]
             }
             Self::SetTag(tag) => vec![tag.name.clone()],
-            Self::Attach { .. } | Self::DeleteRules { .. } | Self::Connect(_) | Self::Prune => Vec::new(),
+            Self::Attach { .. }
+            | Self::DeleteRules { .. }
+            | Self::Connect(_)
+            | Self::Prune
+            | Self::Rekey(_) => Vec::new(),
         }
     }
 
@@ -151,6 +157,8 @@ impl Request {
             Self::DeleteMember(parent, child) => format!("take {child} out of tag {parent}"),
             Self::Connect(request) => format!("connect {} with {}", request.cloud_a, request.cloud_b),
             Self::Prune => "remove connections that no rule needs".into(),
+            Self::Rekey(None) => "replace the key of every connection".into(),
+            Self::Rekey(Some(link)) => format!("replace the key of {link}"),
         }
     }
 }

@@ -142,6 +142,8 @@ pub(super) fn router(orchestrator: Orchestrator) -> Router {
         .route("/can", get(can))
         .route("/topology", get(topology))
         .route("/links/prune", post(prune))
+        .route("/links/rekey", post(rekey_all))
+        .route("/links/{link}/rekey", post(rekey))
         .merge(rest_seed::router())
         .layer(from_fn_with_state(orchestrator.clone(), to_the_leader))
         .layer(from_fn(refusal::in_json))
@@ -418,6 +420,18 @@ async fn delete_member(
 
 async fn prune(State(orchestrator): State<Orchestrator>, Query(how): Query<How>) -> Answer {
     change(&orchestrator, how, Request::Prune, braces).await
+}
+
+async fn rekey_all(State(orchestrator): State<Orchestrator>, Query(how): Query<How>) -> Answer {
+    change(&orchestrator, how, Request::Rekey(None), braces).await
+}
+
+async fn rekey(
+    State(orchestrator): State<Orchestrator>,
+    Path(link): Path<String>,
+    Query(how): Query<How>,
+) -> Answer {
+    change(&orchestrator, how, Request::Rekey(Some(link)), braces).await
 }
 
 async fn operations(State(orchestrator): State<Orchestrator>) -> Answer {

@@ -223,6 +223,26 @@ impl Link {
         (end.spaces, end.asked) = (spaces, true);
     }
 
+    /// Forgets the key, so that another one is made and told to both ends. Gives the networks that have to be
+    /// [told](Self::tell) of it, each by the spaces at both ends: with BGP the tunnels are shared by all.
+    pub fn forget_key(&mut self) -> Vec<(Vec<String>, Vec<String>)> {
+        self.key = None;
+        let mut networks = if self.pair.bgp { Vec::new() } else { std::mem::take(&mut self.earlier) };
+        networks.push((self.a.spaces.clone(), self.b.spaces.clone()));
+        networks
+    }
+
+    /// Turns to networks that are connected already, to tell them of the key.
+    pub fn tell(&mut self, (a, b): (Vec<String>, Vec<String>)) {
+        for (end, spaces) in [(&mut self.a, a), (&mut self.b, b)] {
+            (end.spaces, end.connected) = (spaces, false);
+            if !self.pair.bgp {
+                // Each network has a gateway of its own.
+                (end.gateway, end.asked) = (None, true);
+            }
+        }
+    }
+
     /// The end and the one across.
     pub fn ends(&self, side: Side) -> (&End, &End) {
         match side {

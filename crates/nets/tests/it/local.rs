@@ -260,6 +260,93 @@ async fn two_clouds_are_connected_by_a_vpn_that_survives_the_loss_of_a_tunnel() 
     assert!(left.is_empty(), "{left:?}");
 }
 
+/// The keys of both tunnels at an end.
+fn keys(world: &World, cloud: &str) -> Vec<String> {
+    let key = |tunnel: &str| {
+        let netns = format!("{}-{cloud}.default._vpn.{tunnel}", world.lab.prefix());
+        let conf = std::fs::read_to_string(world.lab.folder().join(netns).join("swanctl.conf")).unwrap();
+        conf.lines().find(|line| line.contains("secret =")).unwrap().trim().to_owned()
+    };
+    vec![key("t0"), key("t1")]
+}
+
+/// What strongSwan calls the meeting of the ends of a tunnel: another one has another number.
+fn meeting(world: &World, tunnel: &str) -> Result<String, String> {
+    let netns = format!("{}-east.default._vpn.{tunnel}", world.lab.prefix());
+    let uri = format!("unix://{}", world.lab.folder().join(netns).join("vici").display());
+    let output = std::process::Command::new("swanctl").args(["--list-sas", "--uri", &uri]).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let line = said.lines().find(|line| line.contains("ESTABLISHED"));
+    line.and_then(|line| line.split(',').next()).map(str::to_owned).ok_or(said)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_key_of_a_vpn_is_replaced_while_it_is_used_and_what_is_open_stays_open() {
+    let world = World::start().await;
+    world.machine("default", "east", "main", "a").await;
+    let b = world.machine("default", "west", "main", "b").await;
+    let from_a = world.netns("default", "east", "main", "a");
+    world.add("default", "east", "a", json!([permit("out", 1, -1, &["default.west.b"])])).await;
+    world.add("default", "west", "b", json!([permit("in", 0, -1, &["default.east.a"])])).await;
+    world.permitted(&from_a, b).await;
+    // A stream that sends before, meanwhile and afterwards; nothing of it may be lost.
+    let echo = SocketAddr::new(b.ip(), PORT + 1);
+    let listener = world.lab.listen(&world.netns("default", "west", "main", "b"), echo).unwrap();
+    std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        std::io::copy(&mut &stream, &mut &stream)
+    });
+    let stream = world.lab.connect(&from_a, echo, PATIENCE).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let told = Arc::clone(&over);
+    let talk = tokio::task::spawn_blocking(move || {
+        let mut rounds = 0_u64;
+        while !told.load(std::sync::atomic::Ordering::SeqCst) {
+            std::io::Write::write_all(&mut &stream, &rounds.to_be_bytes()).unwrap();
+            let mut back = [0; 8];
+            std::io::Read::read_exact(&mut &stream, &mut back).unwrap();
+            assert_eq!(u64::from_be_bytes(back), rounds);
+            rounds += 1;
+        }
+        rounds
+    });
+    let met = |tunnel: &'static str, other_than: Option<String>| {
+        let world = &world;
+        eventually(PATIENCE, "the ends to meet", move || {
+            let met = meeting(world, tunnel)
+                .and_then(|met| if Some(&met) == other_than.as_ref() { Err(met) } else { Ok(met) });
+            std::future::ready(met)
+        })
+    };
+    let before = [met("t0", None).await.unwrap(), met("t1", None).await.unwrap()];
+    let old = keys(&world, "east");
+    assert_eq!(old, keys(&world, "west"));
+
+    let rekey = format!("{}/links/rekey", world.url());
+    let (_, plan) = rest(Method::POST, format!("{rekey}?plan=true"), Value::Null).await;
+    let steps = ["  make the shared key", "  east: CreateVpnConnections", "  west: CreateVpnConnections"];
+    assert_eq!(
+        plan["calls"],
+        json!(["ReplaceVpnKey default.east-default.west", steps[0], steps[1], steps[2]])
+    );
+    assert_eq!(keys(&world, "east"), old, "a plan does nothing");
+    let (status, answer) = rest(Method::POST, rekey, Value::Null).await;
+    assert_eq!(status, 200, "{answer}");
+    let new = keys(&world, "east");
+    assert_eq!(new, keys(&world, "west"));
+    assert!(new[0] == new[1] && !old.contains(&new[0]), "one key for the pair, and another one");
+    // The tunnels are those of the new key, and carry what is new and what was open.
+    let [first, second] = before;
+    met("t0", Some(first)).await.unwrap();
+    met("t1", Some(second)).await.unwrap();
+    world.permitted(&from_a, b).await;
+    over.store(true, std::sync::atomic::Ordering::SeqCst);
+    assert!(talk.await.unwrap() > 0);
+    let (_, drift) = rest(Method::GET, format!("{}/drift", world.url()), Value::Null).await;
+    assert_eq!(drift, json!([]));
+}
+
 #[tokio::test]
 async fn the_first_generations_order_connects_two_clouds_and_again_with_another_key() {
     let lab = Netlab::start().await.unwrap();

@@ -155,6 +155,24 @@ async fn a_rule_across_clouds_connects_them_once() {
     let (_, operations) = rest(Method::GET, format!("{url}/operations"), Value::Null).await;
     assert!(!operations.to_string().contains(&east[0].1), "keys are never told");
 
+    // Another key: planned, made and told to both, and to nobody else.
+    let link = "default.east-default.west";
+    let rekey = |which: &str, how: &str| format!("{url}/links{which}/rekey{how}");
+    let (status, answer) = rest(Method::POST, rekey("/a-b", ""), Value::Null).await;
+    assert_eq!(status, 400, "{answer}");
+    let (_, plan) = rest(Method::POST, rekey("", "?plan=true"), Value::Null).await;
+    // Nobody knows of a plugin elsewhere whether its tunnels take another key.
+    let calls = [format!("DisconnectClouds {link}"), "ConnectClouds east/default with west/default".into()];
+    assert_eq!(plan["calls"], json!(calls));
+    assert_eq!(clouds.east.tunnels(), east, "a plan does nothing");
+    let before = east[0].1.clone();
+    assert_eq!(rest(Method::POST, rekey(&format!("/{link}"), ""), Value::Null).await.0, 200);
+    let (east, west) = (clouds.east.tunnels(), clouds.west.tunnels());
+    assert_eq!((east.len(), west.len()), (1, 1));
+    assert!(east[0].1 == west[0].1 && east[0].1 != before && east[0].1.len() >= 24);
+    let (_, operations) = rest(Method::GET, format!("{url}/operations"), Value::Null).await;
+    assert!(!operations.to_string().contains(&east[0].1), "keys are never told");
+
     // Nothing needs it any more: it is removed when asked, and only then.
     assert_eq!(
         rest(Method::POST, format!("{url}/links/prune?plan=true"), Value::Null).await.1["calls"],

@@ -118,9 +118,31 @@ enum GlideCommand {
     /// Take down connections between clouds that no rule needs any more
     #[command(after_help = "Examples:\n  tarbet glide prune --plan\n  tarbet glide prune")]
     Prune,
+    /// Connections between clouds
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  tarbet glide vpn rekey --all --plan\n  tarbet glide vpn rekey default.east-default.west"
+    )]
+    Vpn(VpnCommand),
     /// Clouds, resources and the connections between clouds
     #[command(after_help = "Examples:\n  tarbet glide topology\n  tarbet glide topology -o json")]
     Topology,
+}
+
+#[derive(Debug, Subcommand)]
+enum VpnCommand {
+    /// Make another key for a connection and tell it to both clouds; nobody is shown it
+    #[command(
+        after_help = "Examples:\n  tarbet glide vpn rekey default.east-default.west --plan\n  tarbet glide vpn rekey --all\n\nThe connection is interrupted: for some seconds where both clouds take another key for tunnels that\nexist (local, azure), else for as long as they need to make it anew."
+    )]
+    Rekey {
+        /// The connection, as `glide topology` names it
+        #[arg(required_unless_present = "all")]
+        link: Option<String>,
+        /// Every connection, one after the other
+        #[arg(long, conflicts_with = "link")]
+        all: bool,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -298,6 +320,13 @@ pub async fn run(args: GlideArgs, format: Format) -> Result<(), Problem> {
         GlideCommand::Test { file } => questions::test(&glide, &file).await,
         GlideCommand::Follow(args) => follow::run(&glide, args).await,
         GlideCommand::Prune => glide.change(Method::POST, "/links/prune", Value::Null, "Pruned.").await,
+        GlideCommand::Vpn(VpnCommand::Rekey { link, all: _ }) => {
+            let path = link.map_or_else(
+                || "/links/rekey".to_owned(),
+                |link| format!("/links/{}/rekey", client::escape(&link)),
+            );
+            glide.change(Method::POST, &path, Value::Null, "The keys are replaced.").await
+        }
         GlideCommand::Topology => {
             let picture = glide.ask(Method::GET, "/topology", Value::Null).await?;
             if format != Format::Table {

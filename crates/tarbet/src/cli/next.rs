@@ -142,6 +142,7 @@ mod tests {
         "glide server set",
         "glide tag delete",
         "glide tag set",
+        "glide vpn rekey",
         "kube login",
         "pods delete",
         "request cancel",

@@ -87,6 +87,7 @@ const CHANGES: &[&str] = &[
     "glide operation cancel",
     "glide drift",
     "glide prune",
+    "glide vpn rekey",
     "man",
     "mesh cleanup",
     "request submit",

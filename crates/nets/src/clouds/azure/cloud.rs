@@ -232,6 +232,10 @@ impl Cloud for Azure {
         Ok(addresses)
     }
 
+    fn replaces_keys(&self) -> bool {
+        true
+    }
+
     async fn create_connections(&self, new: NewConnections) -> Result<(), Error> {
         let group = self.group(&new.deployment)?;
         self.make_connections(&group, &new).await

@@ -1,6 +1,7 @@
 //! Tags, address spaces, permit lists, plans and local clouds of `tarbet nets`, each as its users
 //! meet it: the program as it is started, over its own listeners.
 
+mod bare;
 mod local;
 mod rules;
 mod spaces;

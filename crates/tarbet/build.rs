@@ -18,6 +18,8 @@ fn main() {
     }
     say(concat!("--symbol-ordering-file=", env!("CARGO_MANIFEST_DIR"), "/layout.txt"));
     say("--no-warn-symbol-ordering");
+    // Functions that came out alike are kept once.
+    say("--icf=all");
     if loader_takes_packed_relocations() {
         // Bits instead of 24 bytes for each address that is fixed at the start.
         say("-z,pack-relative-relocs");

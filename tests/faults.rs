@@ -1,6 +1,7 @@
 //! What fails while people use it: gateways killed, the store gone or emptied, everybody waiting.
 
 pub(crate) mod certificates;
+mod crowd;
 mod kubelet;
 mod rotation;
 mod standstill;
@@ -8,16 +9,21 @@ pub(crate) mod tokens;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use serde_json::Value;
 use tarbet_identity::Secret;
-use tarbet_link::{Address, Body, Caller, Dialer, LinkError, Target};
-use tarbet_reach::client::{Client, RemoteSite};
+use tarbet_link::{Address, Dialer, LinkError, Target};
+use tarbet_reach::client::Client;
 use tarbet_testbed::product::{Agent, Gateway, Product};
 use tarbet_testbed::{Persistence, Redis, RedisOptions, effort, eventually, verified};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::asking::{self, name};
+use crowd::Crowd;
+pub(crate) use crowd::Tally;
+use rotation::links_at;
 
 const SOON: Duration = Duration::from_mins(1);
 
@@ -45,26 +51,12 @@ impl World {
     }
 
     async fn add_site(&self, name: &str, at: &Gateway) -> String {
-        let said = self.product.run(at, &["site", "add", name, "-o", "json"]).await.unwrap();
-        let site: Value = serde_json::from_str(&said).unwrap();
-        site["token"]["token"].as_str().unwrap().to_owned()
+        asking::add_site(&self.product, at, name).await.unwrap()
     }
 
     fn client(&self, gateway: &Gateway) -> Client {
-        let token = Secret::from_file(self.product.admin_token()).unwrap();
-        Client::new(&gateway.api(), token, Some(&self.product.authority())).unwrap()
+        asking::client(&self.product, gateway)
     }
-}
-
-/// Asks the agent of a site for its name.
-async fn name(site: &RemoteSite) -> Result<String, LinkError> {
-    let mut request = http::Request::get("/").body(Body::empty()).unwrap();
-    request.extensions_mut().insert(Target::service("info").unwrap());
-    let response = site.call(request).await?;
-    let body = http_body_util::BodyExt::collect(response.into_body()).await;
-    let body = body.map_err(|error| LinkError::Request(error.to_string().into()))?.to_bytes();
-    let page: Value = serde_json::from_slice(&body).unwrap();
-    Ok(page["name"].as_str().unwrap().to_owned())
 }
 
 fn code(answer: &Result<String, LinkError>) -> &str {
@@ -79,45 +71,9 @@ async fn gauge(gateway: &Gateway, name: &str) -> Option<u64> {
     page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
-/// What the callers of a test met.
-#[derive(Default)]
-pub(crate) struct Tally {
-    asked: AtomicUsize,
-    failed: AtomicUsize,
-    misrouted: AtomicUsize,
-    over: AtomicBool,
-}
-
 /// Those who ask may stop.
 pub(crate) fn over(tally: &Tally) {
     tally.over.store(true, SeqCst);
-}
-
-/// Asks one site after the other, beginning at either gateway, with one retry at the other one.
-async fn load(clients: [Client; 2], sites: Vec<String>, tally: Arc<Tally>, offset: usize) {
-    let ways: Vec<[RemoteSite; 2]> = sites
-        .iter()
-        .map(|site| clients.each_ref().map(|client| client.site(site.parse().unwrap())))
-        .collect();
-    for turn in offset.. {
-        if tally.over.load(SeqCst) {
-            return;
-        }
-        let (site, first) = (turn % sites.len(), turn / sites.len() % 2);
-        let mut answer = name(&ways[site][first]).await;
-        if answer.is_err() {
-            answer = name(&ways[site][1 - first]).await;
-        }
-        tally.asked.fetch_add(1, SeqCst);
-        match answer {
-            Ok(name) if name == sites[site] => {}
-            Ok(_) => drop(tally.misrouted.fetch_add(1, SeqCst)),
-            Err(error) => {
-                eprintln!("{} failed twice: {error:?}", sites[site]);
-                tally.failed.fetch_add(1, SeqCst);
-            }
-        }
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -131,44 +87,20 @@ async fn gateways_die_under_load_and_nearly_nobody_notices() {
     }
     // An agent is ready with its first link.
     for gateway in &gateways {
-        let joined = || async {
-            gauge(gateway, "tarbet_links ").await.is_some_and(|links| links as usize >= sites.len())
-        };
-        eventually(SOON, "every agent at both gateways", joined).await.unwrap();
+        links_at(gateway, sites.len() as u64).await;
     }
-    let tally = Arc::new(Tally::default());
-    let callers: Vec<_> = (0..8)
-        .map(|offset| {
-            let clients = gateways.each_ref().map(|gateway| world.client(gateway));
-            tokio::spawn(load(clients, sites.clone(), Arc::clone(&tally), offset * 7))
-        })
-        .collect();
-    let progress = async |more: usize| {
-        let goal = tally.asked.load(SeqCst) + more;
-        let reached = || std::future::ready(tally.asked.load(SeqCst) >= goal);
-        eventually(SOON, "requests to go on", reached).await.unwrap();
-    };
+    let crowd = Crowd::start(&world, &gateways, &sites);
     for round in 0..2 * effort() {
-        progress(300).await;
+        crowd.goes_on(300).await;
         let victim = &mut gateways[round % 2];
         victim.process.kill9().unwrap();
-        progress(300).await;
+        crowd.goes_on(300).await;
         victim.process.restart().await.unwrap();
         victim.ready().await.unwrap();
-        let back = || async {
-            gauge(victim, "tarbet_links ").await.is_some_and(|links| links as usize >= sites.len())
-        };
-        eventually(SOON, "the agents to come back", back).await.unwrap();
+        links_at(victim, sites.len() as u64).await;
     }
-    progress(300).await;
-    tally.over.store(true, SeqCst);
-    for caller in callers {
-        caller.await.unwrap();
-    }
-    let [asked, failed, misrouted] =
-        [&tally.asked, &tally.failed, &tally.misrouted].map(|count| count.load(SeqCst));
-    assert_eq!(misrouted, 0, "of {asked}");
-    assert!(failed * 1000 <= asked, "{failed} of {asked} failed in spite of a retry");
+    crowd.goes_on(300).await;
+    let asked = crowd.end().await;
     verified("kill -9 of a gateway under load", 2 * effort());
     verified("requests while gateways die, none misrouted", asked);
 }

@@ -1,6 +1,8 @@
 //! The whole product from outside: the binary, its files and its tree.
 
 #[cfg(test)]
+mod asking;
+#[cfg(test)]
 mod callers;
 #[cfg(test)]
 mod canaries;
@@ -68,3 +70,5 @@ mod supply;
 mod tree;
 #[cfg(test)]
 mod up;
+#[cfg(test)]
+mod weather;

@@ -4,12 +4,12 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use serde_json::Value;
-use tarbet_identity::Secret;
-use tarbet_link::{Body, Caller, LinkError, Target};
-use tarbet_reach::client::{Client, RemoteSite};
+use tarbet_link::LinkError;
+use tarbet_reach::client::RemoteSite;
 use tarbet_testbed::product::{Gateway, Product};
 use tarbet_testbed::{Lease, Process, Program, effort, eventually, verified};
+
+use super::asking::{self, name};
 
 const SOON: Duration = Duration::from_mins(1);
 /// Nobody's: what is sent there is lost without a word, as on a cable that was cut further on.
@@ -105,9 +105,8 @@ impl World {
         let listen = format!("gateway.agents.listen={place}");
         let extra = ["--set", &listen, "--set", "gateway.agents.tls=null", "--set", "gateway.max_wait=2s"];
         let gateway = product.gateway("gateway", "{kind: memory}", &extra).await.unwrap();
-        let said = product.run(&gateway, &["site", "add", "lab", "-o", "json"]).await.unwrap();
-        let said: Value = serde_json::from_str(&said).unwrap();
-        let token = product.folder().write("lab.token", said["token"]["token"].as_str().unwrap()).unwrap();
+        let token = asking::add_site(&product, &gateway, "lab").await.unwrap();
+        let token = product.folder().write("lab.token", &token).unwrap();
         let program = Program::new("ip")
             .args(["netns", "exec", &cable.netns])
             .arg(product.binary())
@@ -126,21 +125,8 @@ impl World {
     }
 
     fn site(&self) -> RemoteSite {
-        let token = Secret::from_file(self.product.admin_token()).unwrap();
-        let client = Client::new(&self.gateway.api(), token, Some(&self.product.authority())).unwrap();
-        client.site("lab".parse().unwrap())
+        asking::client(&self.product, &self.gateway).site("lab".parse().unwrap())
     }
-}
-
-/// Asks the agent for its name.
-async fn ask(site: &RemoteSite) -> Result<String, LinkError> {
-    let mut request = http::Request::get("/").body(Body::empty()).unwrap();
-    request.extensions_mut().insert(Target::service("info").unwrap());
-    let response = site.call(request).await?;
-    let body = http_body_util::BodyExt::collect(response.into_body()).await;
-    let body = body.map_err(|error| LinkError::Request(error.to_string().into()))?.to_bytes();
-    let page: Value = serde_json::from_slice(&body).unwrap();
-    Ok(page["name"].as_str().unwrap().to_owned())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -150,13 +136,13 @@ async fn a_cable_that_is_cut_is_noticed_and_after_it_is_mended_all_is_well() {
     let (cuts, mut answered, refused) = (2 * effort().min(10), 0, AtomicUsize::new(0));
     for _ in 0..cuts {
         for _ in 0..20 {
-            assert_eq!(ask(&site).await.unwrap(), "lab");
+            assert_eq!(name(&site).await.unwrap(), "lab");
             answered += 1;
         }
         world.cable.cut();
         // Whoever asks is told within the time that the gateway waits, and told why.
         eventually(SOON, "the gateway to give the links up", || async {
-            match ask(&site).await.expect_err("nothing passes a cut cable") {
+            match name(&site).await.expect_err("nothing passes a cut cable") {
                 LinkError::Denied(denial) => {
                     assert!(["TB-1102", "TB-1104"].contains(&denial.code.as_str()), "{denial:?}");
                     refused.fetch_add(1, SeqCst);
@@ -170,7 +156,7 @@ async fn a_cable_that_is_cut_is_noticed_and_after_it_is_mended_all_is_well() {
         world.cable.mend();
         world.linked().await;
     }
-    assert_eq!(ask(&site).await.unwrap(), "lab");
+    assert_eq!(name(&site).await.unwrap(), "lab");
     verified("cuts of the network between agent and gateway, each mended", cuts);
     verified("requests around cuts of the network, none answered wrongly", answered + refused.into_inner());
 }
@@ -183,7 +169,7 @@ async fn a_slow_cable_carries_every_request_of_a_crowd() {
     let asked: Vec<_> = (0..count)
         .map(|_| {
             let site = world.site();
-            tokio::spawn(async move { ask(&site).await })
+            tokio::spawn(async move { name(&site).await })
         })
         .collect();
     for answer in asked {

@@ -5,11 +5,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
-use tarbet_identity::Secret;
-use tarbet_link::{Body, Caller, LinkError, Target};
-use tarbet_reach::client::Client;
-use tarbet_testbed::product::{Gateway, Product};
+use tarbet_testbed::product::Product;
 use tarbet_testbed::{Folder, Lease, effort, verified};
+
+use super::asking::{self, add_site, name};
 
 /// So long that only what never happens misses it.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -59,20 +58,6 @@ impl Drop for Disk {
     }
 }
 
-async fn add_site(product: &Product, gateway: &Gateway, site: &str) -> anyhow::Result<String> {
-    let said = product.run(gateway, &["site", "add", site, "-o", "json"]).await?;
-    let said: Value = serde_json::from_str(&said)?;
-    Ok(said["token"]["token"].as_str().unwrap_or_default().to_owned())
-}
-
-async fn ask(product: &Product, gateway: &Gateway, site: &str) -> Result<(), LinkError> {
-    let token = Secret::from_file(product.admin_token()).unwrap();
-    let client = Client::new(&gateway.api(), token, Some(&product.authority())).unwrap();
-    let mut request = http::Request::get("/").body(Body::empty()).unwrap();
-    request.extensions_mut().insert(Target::service("info").unwrap());
-    client.site(site.parse().unwrap()).call(request).await.map(drop)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_whose_disk_fails_takes_nothing_and_loses_nothing() {
     let (product, folder) =
@@ -85,19 +70,20 @@ async fn a_store_whose_disk_fails_takes_nothing_and_loses_nothing() {
     let mut agent = product.agent("paris", &token, &[&gateway], &[]).await.unwrap();
     let mut kept = vec!["paris".to_owned()];
     for round in 0..effort().min(10) {
+        let paris = asking::client(&product, &gateway).site("paris".parse().unwrap());
         for n in 0..5 {
             let site = format!("site-{round}-{n}");
             add_site(&product, &gateway, &site).await.unwrap();
             kept.push(site);
         }
-        ask(&product, &gateway, "paris").await.unwrap();
+        name(&paris).await.unwrap();
         disk.fail();
         for n in 0..3 {
             let refusal = add_site(&product, &gateway, &format!("lost-{n}")).await;
             let refusal = format!("{:#}", refusal.expect_err("a disk that failed takes no sites"));
             assert!(refusal.contains("TB-"), "{refusal}");
         }
-        ask(&product, &gateway, "paris").await.expect("a site that is linked needs no disk");
+        name(&paris).await.expect("a site that is linked needs no disk");
         let log = gateway.process.log_tail();
         assert!(log.contains(path.to_str().unwrap()), "the path is named: {log}");
         assert!(!log.contains("panicked"), "{log}");

@@ -1,23 +1,20 @@
 //! The record of requests: in the file before a request goes on, whatever becomes of the process and of the disk.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use serde_json::Value;
-use tarbet_identity::Secret;
 use tarbet_link::{Body, Caller, LinkError, Target};
 use tarbet_reach::audit;
-use tarbet_reach::client::{Client, RemoteSite};
+use tarbet_reach::client::RemoteSite;
 use tarbet_telemetry::RequestId;
 use tarbet_telemetry::codes::reach::{LINK_LOST, SITE_NOT_CONNECTED};
 use tarbet_testbed::product::{Gateway, Product};
-use tarbet_testbed::{Folder, effort, eventually, verified};
+use tarbet_testbed::{Disk, Folder, effort, eventually, verified};
 use tokio::sync::mpsc;
 
-use super::scarcity::Disk;
+use super::asking;
 
 const SOON: Duration = Duration::from_mins(1);
 const UNWRITABLE: &str = "TB-1403";
@@ -37,16 +34,12 @@ impl World {
         // A refusal of the only agent is told when no other has come in this time.
         let extra = ["--set", &setting, "--set", "gateway.max_wait=10s"];
         let gateway = product.gateway("gateway", &store, &extra).await.unwrap();
-        let said = product.run(&gateway, &["site", "add", "paris", "-o", "json"]).await.unwrap();
-        let said: Value = serde_json::from_str(&said).unwrap();
-        let token = said["token"]["token"].as_str().unwrap().to_owned();
+        let token = asking::add_site(&product, &gateway, "paris").await.unwrap();
         Self { product, gateway, token }
     }
 
     fn site(&self) -> RemoteSite {
-        let token = Secret::from_file(self.product.admin_token()).unwrap();
-        let client = Client::new(&self.gateway.api(), token, Some(&self.product.authority())).unwrap();
-        client.site("paris".parse().unwrap())
+        asking::client(&self.product, &self.gateway).site("paris".parse().unwrap())
     }
 }
 
@@ -157,28 +150,19 @@ async fn a_killed_gateway_has_recorded_all_that_it_answered() {
     verified("requests that were answered before a kill -9, each on record once", answered.len());
 }
 
-/// Takes all that is left of a disk, to the last byte.
-fn fill(folder: &Path) -> PathBuf {
-    let filler = folder.join("filler");
-    for block in ["64k", "1"] {
-        let into = format!("of={}", filler.display());
-        let _full = Command::new("dd")
-            .args(["if=/dev/zero", "oflag=append", "conv=notrunc", &format!("bs={block}"), &into])
-            .output()
-            .unwrap();
-    }
-    filler
-}
+/// How a fault of a disk begins and ends.
+type Fault = [fn(&Disk) -> anyhow::Result<()>; 2];
+/// It takes nothing more; it takes all and loses it.
+const FAULTS: [Fault; 2] = [[Disk::fill, Disk::empty], [Disk::fail, Disk::mend]];
+const CAUSE: &str = "No space left on device";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_recorded_is_refused_until_there_is_room() {
-    let (gateways, sites) = (Folder::new("gateways").unwrap(), Folder::new("sites").unwrap());
-    let _disks = [Disk::of_8_mib(gateways.path()), Disk::of_8_mib(sites.path())];
-    let log = gateways.path().join("audit.log");
-    let site_log = sites.path().join("audit.log");
-    let world = World::with_log_at(&log).await;
+    let (gateways, sites) = (Disk::new().unwrap(), Disk::new().unwrap());
+    let (log, site_log) = (gateways.path().join("audit.log"), sites.path().join("audit.log"));
+    let mut world = World::with_log_at(&log).await;
     let extra = ["--audit-file", site_log.to_str().unwrap()];
-    let _agent = world.product.agent("paris", &world.token, &[&world.gateway], &extra).await.unwrap();
+    let mut agent = world.product.agent("paris", &world.token, &[&world.gateway], &extra).await.unwrap();
     let site = world.site();
     let taken = async |what: &str| {
         let first = eventually(SOON, what, || async {
@@ -188,17 +172,42 @@ async fn what_cannot_be_recorded_is_refused_until_there_is_room() {
         first.await.unwrap()
     };
     let mut answered = vec![taken("a first request to be taken").await];
-    for (place, disk) in [("gateway", &gateways), ("site", &sites)] {
-        let filler = fill(disk.path());
-        let refused = tokio::time::timeout(SOON, asks_until_refused(&site)).await;
-        answered.extend(refused.unwrap_or_else(|_| panic!("the {place} with a full disk refuses nothing")));
-        let change = world.product.run(&world.gateway, &["site", "add", &format!("more-{place}")]).await;
-        if place == "gateway" {
-            let refusal = format!("{:#}", change.expect_err("nor changes"));
-            assert!(refusal.contains(UNWRITABLE), "{refusal}");
+    let probes = format!("http://127.0.0.1:{}", agent.probes());
+    let places =
+        [("gateway", &gateways, &log, world.gateway.observability()), ("site", &sites, &site_log, probes)];
+    for round in 0..effort().min(10) {
+        for ((place, disk, file, pages), [begin, end]) in
+            places.iter().flat_map(|place| FAULTS.map(|fault| (place, fault)))
+        {
+            begin(disk).unwrap();
+            let refused = tokio::time::timeout(SOON, asks_until_refused(&site)).await;
+            answered.extend(refused.unwrap_or_else(|_| panic!("the {place} refuses nothing")));
+            let more = format!("more-{round}-{place}");
+            let change = world.product.run(&world.gateway, &["site", "add", &more]).await;
+            if *place == "gateway" {
+                let refusal = format!("{:#}", change.expect_err("nor changes"));
+                assert!(refusal.contains(UNWRITABLE), "{refusal}");
+            }
+            eventually(SOON, "the file and the cause to be told", || async {
+                let page = reqwest::get(format!("{pages}/readyz")).await?.text().await?;
+                anyhow::ensure!(page.contains(file.to_str().unwrap()) && page.contains(CAUSE), "{page}");
+                anyhow::Ok(())
+            })
+            .await
+            .unwrap();
+            end(disk).unwrap();
+            answered.push(taken("requests to be taken again").await);
         }
-        std::fs::remove_file(filler).unwrap();
-        answered.push(taken("requests to be taken again").await);
+    }
+    // Also as the disks themselves have it, once nobody remembers what was lost.
+    world.gateway.process.stop().await.unwrap();
+    agent.process.stop().await.unwrap();
+    for disk in [&gateways, &sites] {
+        disk.replug().unwrap();
     }
     all_are_recorded(&answered, &log, &site_log);
+    verified(
+        "failures of the disk under the record of requests: refused, nothing lost",
+        4 * effort().min(10),
+    );
 }

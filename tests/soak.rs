@@ -3,12 +3,11 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-use tarbet_identity::Secret;
-use tarbet_link::{Body, Caller, Target};
 use tarbet_reach::client::Client;
 use tarbet_testbed::product::{Agent, Gateway, Product};
 use tarbet_testbed::{eventually, verified};
+
+use super::asking::{self, add_site, name};
 
 /// How long it goes on: `make verify` sets two hours.
 fn length() -> Duration {
@@ -50,7 +49,7 @@ impl World {
         let product = Product::new(env!("CARGO_BIN_EXE_tarbet")).unwrap();
         let store = format!("{{kind: redb, path: {}}}", product.folder().path().join("store.redb").display());
         let gateway = product.gateway("gateway", &store, &[]).await.unwrap();
-        let token = join(&product, &gateway, "stays").await;
+        let token = add_site(&product, &gateway, "stays").await.unwrap();
         let stays = product.agent("stays", &token, &[&gateway], &[]).await.unwrap();
         Self { product, gateway, stays }
     }
@@ -61,7 +60,7 @@ impl World {
         let mut asked = 0;
         for _ in 0..50 {
             for site in ["stays", "guest"] {
-                assert_eq!(name(client, site).await, site);
+                assert_eq!(name(&client.site(site.parse().unwrap())).await.unwrap(), site);
                 asked += 1;
             }
         }
@@ -70,28 +69,11 @@ impl World {
     }
 }
 
-async fn join(product: &Product, gateway: &Gateway, site: &str) -> String {
-    let said = product.run(gateway, &["site", "add", site, "-o", "json"]).await.unwrap();
-    let said: Value = serde_json::from_str(&said).unwrap();
-    said["token"]["token"].as_str().unwrap().to_owned()
-}
-
-/// Asks the agent of a site for its name; it may have to wait until the site is there.
-async fn name(client: &Client, site: &str) -> String {
-    let mut request = http::Request::get("/").body(Body::empty()).unwrap();
-    request.extensions_mut().insert(Target::service("info").unwrap());
-    let response = client.site(site.parse().unwrap()).call(request).await.unwrap();
-    let body = http_body_util::BodyExt::collect(response.into_body()).await.unwrap().to_bytes();
-    let page: Value = serde_json::from_slice(&body).unwrap();
-    page["name"].as_str().unwrap().to_owned()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_grows_however_long_it_goes_on() {
     let world = World::new().await;
-    let token = Secret::from_file(world.product.admin_token()).unwrap();
-    let client = Client::new(&world.gateway.api(), token, Some(&world.product.authority())).unwrap();
-    let guest = join(&world.product, &world.gateway, "guest").await;
+    let client = asking::client(&world.product, &world.gateway);
+    let guest = add_site(&world.product, &world.gateway, "guest").await.unwrap();
     let pids = [world.gateway.process.pid(), world.stays.process.pid()];
     let (begun, mut samples, mut asked) = (Instant::now(), Vec::new(), 0);
     // Caches, pools and arenas have their size after the first rounds.

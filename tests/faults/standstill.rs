@@ -2,8 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use tarbet_testbed::{effort, eventually, verified};
 
+use super::crowd::Crowd;
+use super::rotation::links_at;
 use super::{SOON, World, code, gauge, name};
 
 /// Links that an agent keeps to a lone gateway.
@@ -58,6 +61,59 @@ async fn an_agent_that_stands_still_is_passed_by_until_it_moves() {
     assert_eq!(lost, 0, "of {asked} requests after it was given up");
     verified("SIGSTOP of an agent, the other agent of its site serving", 2 * effort().min(10));
     verified("requests while an agent stands still, none lost and none wrong", asked);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_stands_still_is_gone_round_until_it_moves() {
+    let world = World::new().await;
+    let gateways = [world.gateway("one", &[]).await, world.gateway("two", &[]).await];
+    let sites = ["paris", "rome", "oslo"].map(str::to_owned);
+    let mut agents = Vec::new();
+    for site in &sites {
+        agents.push(world.site(site, &gateways[0], &[&gateways[0], &gateways[1]], &[]).await);
+    }
+    for gateway in &gateways {
+        links_at(gateway, sites.len() as u64).await;
+    }
+    let crowd = Crowd::start(&world, &gateways, &sites);
+    let (rounds, mut asked) = (2 * effort().min(3), 0);
+    for round in 0..rounds {
+        crowd.goes_on(100).await;
+        let (stopped, moving) = (&gateways[round % 2], world.client(&gateways[1 - round % 2]));
+        let (detours, end) = (crowd.detours(), Instant::now() + still());
+        stopped.process.pause().unwrap();
+        // Who asks the other one meets nothing of it, at no moment.
+        while Instant::now() < end || crowd.detours() == detours {
+            for site in &sites {
+                assert_eq!(&name(&moving.site(site.parse().unwrap())).await.unwrap(), site);
+                asked += 1;
+            }
+        }
+        stopped.process.resume().unwrap();
+        // It serves again, by links of its own, and both know of each other's.
+        links_at(stopped, sites.len() as u64).await;
+        let back = world.client(stopped);
+        for site in &sites {
+            let site = back.site(site.parse().unwrap());
+            eventually(SOON, "the gateway that moves again", || name(&site)).await.unwrap();
+        }
+        let everywhere = || async {
+            let listed = world.product.run(stopped, &["site", "list", "-o", "json"]).await.unwrap();
+            let listed: Vec<Value> = serde_json::from_str(&listed).unwrap();
+            let at = |site: &Value, gateway: &str| {
+                site["links"]
+                    .as_array()
+                    .is_some_and(|links| links.iter().any(|link| link["gateway"] == gateway))
+            };
+            let whole = listed.iter().all(|site| at(site, "one") && at(site, "two"));
+            if whole { Ok(()) } else { Err(format!("{listed:?}")) }
+        };
+        eventually(SOON, "every site to be listed at both", everywhere).await.unwrap();
+    }
+    crowd.goes_on(100).await;
+    asked += crowd.end().await;
+    verified("SIGSTOP of a gateway under load, the other serving", rounds);
+    verified("requests while a gateway stands still, none misrouted", asked);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,26 +1,32 @@
 //! The forms: each has a request in its body that nobody judged.
 
-/// What must not be met by any server.
-const INNER: &str = "GET /smuggled HTTP/1.1\r\nhost: h\r\n\r\n";
+/// Whom they are for.
+pub(super) struct Form<'a> {
+    pub(super) host: &'a str,
+    pub(super) path: &'a str,
+    pub(super) bearer: &'a str,
+    /// The request in the body, which must not be met by any server.
+    pub(super) inner: &'a str,
+}
 
-fn head(bearer: &str, method: &str) -> String {
-    format!("{method} /sites/lab/api/v1/form HTTP/1.1\r\nhost: h\r\nauthorization: {bearer}\r\n")
+fn head(form: &Form<'_>, method: &str) -> String {
+    let Form { host, path, bearer, .. } = form;
+    format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\nauthorization: {bearer}\r\n")
 }
 
 /// A request as it should be.
-pub(super) fn good(bearer: &str) -> String {
-    let head = head(bearer, "POST").replace("/form ", "/good ");
-    format!("{head}content-length: 5\r\n\r\nhello")
+pub(super) fn good(form: &Form<'_>) -> String {
+    format!("{}content-length: 5\r\n\r\nhello", head(form, "POST"))
 }
 
-pub(super) fn all(bearer: &str) -> Vec<(String, String)> {
-    let post = head(bearer, "POST");
+pub(super) fn all(form: &Form<'_>) -> Vec<(String, String)> {
+    let (post, inner) = (head(form, "POST"), form.inner);
     let mut forms: Vec<(String, String)> = Vec::new();
     let mut add = |name: &str, bytes: String| forms.push((name.to_owned(), bytes));
 
     // A body with two ends: one says that the inner request is in it, the other that it comes after it.
-    let chunked = format!("0\r\n\r\n{INNER}");
-    let inside = format!("{:x}\r\n{INNER}\r\n0\r\n\r\n", INNER.len());
+    let chunked = format!("0\r\n\r\n{inner}");
+    let inside = format!("{:x}\r\n{inner}\r\n0\r\n\r\n", inner.len());
     let length = chunked.len();
     for (name, coding) in [
         ("both", "transfer-encoding: chunked"),
@@ -54,7 +60,7 @@ pub(super) fn all(bearer: &str) -> Vec<(String, String)> {
         );
     }
     // Lengths that are read in two ways.
-    let whole = INNER.len();
+    let whole = inner.len();
     for (name, lengths) in [
         ("two lengths", format!("content-length: 0\r\ncontent-length: {whole}")),
         ("two lengths, the longer first", format!("content-length: {whole}\r\ncontent-length: 0")),
@@ -70,24 +76,24 @@ pub(super) fn all(bearer: &str) -> Vec<(String, String)> {
         ("named by connection", format!("connection: content-length\r\ncontent-length: {whole}")),
         ("with a NUL", format!("content-length: {whole}\0")),
     ] {
-        add(name, format!("{post}{lengths}\r\n\r\n{INNER}"));
+        add(name, format!("{post}{lengths}\r\n\r\n{inner}"));
     }
     // Chunks that are read in two ways.
     let coded = format!("{post}transfer-encoding: chunked\r\n\r\n");
     for (name, chunks) in [
-        ("a chunk's size that overflows", format!("10000000000000000\r\n{INNER}")),
-        ("a chunk's size with a sign", format!("-1\r\n{INNER}")),
-        ("a chunk's size with 0x", format!("0x0\r\n\r\n{INNER}")),
-        ("a chunk that ends in a line feed", format!("0\n\n{INNER}")),
-        ("a chunk that is longer than it says", format!("1\r\nxy\r\n0\r\n\r\n{INNER}")),
-        ("an extension with a line feed", format!("0;a=b\nc\r\n\r\n{INNER}")),
-        ("a trailer that is a length", format!("0\r\ncontent-length: {whole}\r\n\r\n{INNER}")),
-        ("a trailer that is ours", format!("0\r\ntarbet-caller: mallory\r\n\r\n{INNER}")),
+        ("a chunk's size that overflows", format!("10000000000000000\r\n{inner}")),
+        ("a chunk's size with a sign", format!("-1\r\n{inner}")),
+        ("a chunk's size with 0x", format!("0x0\r\n\r\n{inner}")),
+        ("a chunk that ends in a line feed", format!("0\n\n{inner}")),
+        ("a chunk that is longer than it says", format!("1\r\nxy\r\n0\r\n\r\n{inner}")),
+        ("an extension with a line feed", format!("0;a=b\nc\r\n\r\n{inner}")),
+        ("a trailer that is a length", format!("0\r\ncontent-length: {whole}\r\n\r\n{inner}")),
+        ("a trailer that is ours", format!("0\r\ntarbet-caller: mallory\r\n\r\n{inner}")),
     ] {
         add(name, format!("{coded}{chunks}"));
     }
     // Heads that are read in two ways, and words of ours from outside.
-    let get = head(bearer, "GET");
+    let get = head(form, "GET");
     for (name, line) in [
         ("who calls, said by the caller", "tarbet-caller: mallory"),
         ("the same, named by connection", "connection: tarbet-caller\r\ntarbet-caller: mallory"),
@@ -103,18 +109,19 @@ pub(super) fn all(bearer: &str) -> Vec<(String, String)> {
         ("a line without a colon", "w"),
         ("a body where none is expected", &format!("content-length: {whole}")),
     ] {
-        let after = if line.starts_with("content-length") { INNER } else { "" };
+        let after = if line.starts_with("content-length") { inner } else { "" };
         add(name, format!("{get}{line}\r\n\r\n{after}"));
     }
+    let Form { host, path, bearer, .. } = form;
     for (name, first) in [
-        ("a path with a line feed", "GET /sites/lab/api/v1/form\nGET /smuggled HTTP/1.1"),
-        ("a path with a space", "GET /sites/lab/api/v1/form /smuggled HTTP/1.1"),
-        ("two hosts in the path", "GET http://h/smuggled http://h/sites/lab/api/v1/form HTTP/1.1"),
-        ("an old version", "GET /sites/lab/api/v1/form HTTP/0.9"),
-        ("a strange version", "GET /sites/lab/api/v1/form HTTP/1.1x"),
-        ("a NUL in the path", "GET /sites/lab/api/v1/form\0/smuggled HTTP/1.1"),
+        ("a path with a line feed", format!("GET {path}\nGET /smuggled HTTP/1.1")),
+        ("a path with a space", format!("GET {path} /smuggled HTTP/1.1")),
+        ("two hosts in the path", format!("GET http://{host}/smuggled http://{host}{path} HTTP/1.1")),
+        ("an old version", format!("GET {path} HTTP/0.9")),
+        ("a strange version", format!("GET {path} HTTP/1.1x")),
+        ("a NUL in the path", format!("GET {path}\0/smuggled HTTP/1.1")),
     ] {
-        add(name, format!("{first}\r\nhost: h\r\nauthorization: {bearer}\r\n\r\n"));
+        add(name, format!("{first}\r\nhost: {host}\r\nauthorization: {bearer}\r\n\r\n"));
     }
     forms
 }

@@ -8,23 +8,23 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// A request as it arrived.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     /// Its first line.
-    pub(super) line: String,
+    pub(crate) line: String,
     /// Its other lines, in lower case.
-    pub(super) headers: Vec<String>,
-    pub(super) body: Vec<u8>,
+    pub(crate) headers: Vec<String>,
+    pub(crate) body: Vec<u8>,
     /// What two servers might understand differently.
-    pub(super) fault: Option<&'static str>,
+    pub(crate) fault: Option<&'static str>,
 }
 
-pub(super) struct Server {
-    pub(super) port: u16,
+pub(crate) struct Server {
+    pub(crate) port: u16,
     seen: Arc<Mutex<Vec<Seen>>>,
 }
 
 impl Server {
-    pub(super) async fn start() -> Result<Self> {
+    pub(crate) async fn start() -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let (port, seen) = (listener.local_addr()?.port(), Arc::<Mutex<Vec<Seen>>>::default());
         let noted = Arc::clone(&seen);
@@ -47,7 +47,7 @@ impl Server {
     }
 
     /// What arrived since the last time.
-    pub(super) fn take(&self) -> Vec<Seen> {
+    pub(crate) fn take(&self) -> Vec<Seen> {
         std::mem::take(&mut self.seen.lock().unwrap())
     }
 }

@@ -20,4 +20,5 @@ mod it {
     mod rights;
     mod rotation;
     mod samples;
+    mod weather;
 }

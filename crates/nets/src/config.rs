@@ -232,7 +232,9 @@ impl NetsConfig {
     pub fn from_paraglider(path: &Path) -> Result<(Self, Vec<String>), Error> {
         let unreadable = |cause: String| Error::setting(path.display().to_string(), cause);
         let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
-        let tree = serde_saphyr::from_str(&text).map_err(|error| unreadable(error.to_string()))?;
+        // The lines around a mistake are not quoted: a credential may stand there.
+        let tree =
+            serde_saphyr::from_str(&text).map_err(|error| unreadable(error.without_snippet().to_string()))?;
         let (config, skipped) = Self::lenient(tree).map_err(unreadable)?;
         Ok((config.completed(), skipped))
     }
@@ -335,6 +337,16 @@ fn part(name: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_is_no_yaml_is_not_quoted() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("paraglider.yaml");
+        std::fs::write(&path, "password: hunter2\nbroken: [\n").unwrap();
+        let error = NetsConfig::from_paraglider(&path).unwrap_err();
+        let said = format!("{error} {error:?}");
+        assert!(said.contains("line ") && !said.contains("hunter2"), "{said}");
+    }
 
     #[test]
     fn paragliders_own_files_are_understood() {

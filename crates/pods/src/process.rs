@@ -60,15 +60,14 @@ impl BatchSystem for Processes {
             let what = what.to_owned();
             move |error: std::io::Error| SubmitError::Refused(format!("{what}: {error}"))
         };
-        let output = fs::File::create(job.folder.join("job.out")).map_err(refused("cannot write job.out"))?;
+        let path = job.folder.join("job.out");
+        let unwritable = || refused(&format!("cannot write {}", path.display()));
+        let output = fs::File::create(&path).map_err(unwritable())?;
         let mut command = Command::new("setsid");
         command.arg(&self.bash).arg(&job.script).current_dir("/");
         // Where the plugin itself is a job of Slurm, its processes are none.
         command.env_remove("SLURM_JOB_ID");
-        command
-            .stdin(Stdio::null())
-            .stdout(output.try_clone().map_err(refused("cannot write job.out"))?)
-            .stderr(output);
+        command.stdin(Stdio::null()).stdout(output.try_clone().map_err(unwritable())?).stderr(output);
         // No group of its own yet: `setsid` would then go on in another process than the one we know.
         let mut child = command.spawn().map_err(refused("cannot run setsid"))?;
         let id = child.id().and_then(identity).unwrap_or_else(|| "0-0".into());

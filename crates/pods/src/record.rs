@@ -74,7 +74,7 @@ impl Records {
     /// The folder of a pod, made if it is not there.
     pub fn folder(&self, known: &Known) -> Result<Folder, RunError> {
         folder::pod_folder(&self.root, &known.id().folder())
-            .map_err(RunError::folder("make the pod's folder"))
+            .map_err(RunError::folder(format!("make the pod's folder in {}", self.root.display())))
     }
 
     /// Records a pod, over what was recorded of it before.
@@ -91,7 +91,7 @@ impl Records {
             // The folder itself may be new.
             Folder::open(&self.root)?.sync()
         };
-        keep().map_err(RunError::folder("record the pod"))
+        keep().map_err(RunError::folder(format!("record the pod in {}", folder.path().display())))
     }
 
     /// Whether a UID was deleted here.
@@ -106,7 +106,7 @@ impl Records {
             marks.touch(uid, 0o600)?;
             marks.sync()
         };
-        mark().map_err(RunError::folder("remember the deletion"))?;
+        mark().map_err(RunError::folder(format!("remember the deletion in {}", self.root.display())))?;
         let due = {
             let mut swept = self.swept.lock().unwrap_or_else(PoisonError::into_inner);
             let due = swept.is_none_or(|at| at.elapsed() > SWEEP);
@@ -123,20 +123,21 @@ impl Records {
 
     /// Removes the folder of a pod.
     pub fn forget(&self, known: &Known) -> Result<(), RunError> {
-        let (name, failed) = (known.id().folder(), RunError::folder("remove the pod's folder"));
+        let name = known.id().folder();
+        let failed =
+            || RunError::folder(format!("remove the pod's folder {}", self.root.join(&name).display()));
         // Out of the way first: what is still ending there finds nothing to write to.
         let gone = self.root.join(format!("{GONE}{name}"));
         match std::fs::rename(self.root.join(&name), &gone) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => return Err(failed(error)),
+            Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => return Err(failed()(error)),
             // An earlier removal was cut off.
             Err(_) => {
-                remove_tree(&self.root.join(&name)).map_err(RunError::folder("remove the pod's folder"))?;
+                remove_tree(&self.root.join(&name)).map_err(failed())?;
             }
-
             Ok(()) => {}
         }
-        remove_tree(&gone).map_err(failed)
+        remove_tree(&gone).map_err(failed())
     }
 
     /// All pods on disk. What cannot be read is left alone and reported in the log.

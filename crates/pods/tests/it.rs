@@ -10,6 +10,7 @@ mod it {
     mod contract;
     mod crash;
     mod daemons;
+    mod disk;
     mod docker;
     mod docker_calls;
     mod foreign;

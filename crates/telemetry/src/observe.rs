@@ -8,11 +8,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde::Serialize;
-use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 
 use crate::health::{self, Health};
-use crate::intake::{self, Limits};
 use crate::metrics::Metrics;
 
 /// Where each page is found. The defaults follow Kubernetes; originals have their own names.
@@ -63,12 +60,6 @@ pub fn router(metrics: Metrics, health: Health, paths: &Paths) -> Router {
         router = router.route(path, get(readiness));
     }
     router.with_state(Observed { metrics, health })
-}
-
-/// Serves the pages until `stop`.
-pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) -> std::io::Result<()> {
-    intake::serve(listener, router, Limits::default(), stop).await;
-    Ok(())
 }
 
 async fn page(State(observed): State<Observed>) -> Response {

@@ -52,7 +52,7 @@ const OTHERS: [&str; 10] = [
     "after read run",
 ];
 
-fn orders(rig: &Rig, die_at: Option<&str>) -> Orders {
+pub(super) fn orders(rig: &Rig, die_at: Option<&str>) -> Orders {
     Orders {
         private: rig.private_kubeconfig(),
         public: rig.public_kubeconfig(),

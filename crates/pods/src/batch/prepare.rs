@@ -42,6 +42,7 @@ pub(super) fn prepare(
     // Before anything is written: what is refused leaves nothing behind.
     shares.iter().try_for_each(|share| options(*share).map(drop))?;
     let folder = records.folder(&known)?;
+    let failed = |what: &str| RunError::folder(format!("{what} in {}", folder.path().display()));
     let write = || -> Result<(), RunError> {
         let mut laid = Plan::clone(&known.plan);
         if !config.script.shared {
@@ -49,17 +50,17 @@ pub(super) fn prepare(
             laid.volumes.clear();
             laid.init.iter_mut().chain(&mut laid.containers).for_each(|container| container.mounts.clear());
         }
-        lay_out(&folder, &laid).map_err(RunError::folder("write the pod's files"))?;
+        lay_out(&folder, &laid).map_err(failed("write the pod's files"))?;
         if !config.script.shared && script::follows(&known.plan) {
             let wrote = folder.write(FILES_VERSION, b"0\n", 0o600);
-            wrote.map_err(RunError::folder("write the pod's files"))?;
+            wrote.map_err(failed("write the pod's files"))?;
         }
         // The first one last: the number of scripts is the number of jobs.
         for &share in shares.iter().rev() {
             let text = script::share(&known.plan, &config.script, folder.path(), &options(share)?, share)?;
             folder
                 .write(&format!("{}.sh", share.stem()), text.as_bytes(), 0o700)
-                .map_err(RunError::folder("write the job's script"))?;
+                .map_err(failed("write the job's script"))?;
         }
         if let Some(user) = other {
             folder.give_all(user).map_err(RunError::folder(format!("give its files to user {user}")))?;

@@ -29,7 +29,9 @@ pub struct ScriptConfig {
     pub kill_wait: Duration,
 }
 
+// The end of a container waits ten minutes for a disk that does not take it: without it nobody knows how it ended.
 pub(super) const FUNCTIONS: &str = r#"t_put() { printf '%s\n' "$2" >"$T_DIR/$1.new" && mv -f -- "$T_DIR/$1.new" "$T_DIR/$1"; }
+t_keep() { t_tries=600; until t_put "$1" "$2"; do [ -z "$T_STOP" ] && [ -d "$T_DIR" ] && [ "$((t_tries -= 1))" -gt 0 ] || return 1; sleep 1; done; } 2>/dev/null
 t_after() { :; }
 t_end() { t_calm; [ -z "$T_FOLLOW" ] || { kill "$T_FOLLOW"; wait "$T_FOLLOW"; } 2>/dev/null; t_after; [ "$T_WORK" = "$T_DIR" ] || rm -rf -- "$T_WORK"; [ -z "$T_SSH" ] || kill "$T_SSH" 2>/dev/null; exit "$1"; }
 t_fail() { printf 'tarbet: %s\n' "$1" >&2; t_put "$T_JOB.failed" "$1"; t_end 125; }
@@ -89,7 +91,7 @@ t_run() {
     t_pause=$((t_pause < 10 ? 10 : t_pause < 150 ? t_pause * 2 : 300)) T_CODE=$t_last
     [ -z "$T_STOP" ] && [ ! -e "$T_DIR/$1.stop" ] || break
   done
-  t_put "$1.status" "$T_CODE"
+  t_keep "$1.status" "$T_CODE"
 }
 t_begin() { [ -z "$T_STOP" ] || { for t_pid in $T_MAINS; do t_wait "$t_pid"; done; t_leave; t_end 143; }; }
 t_init() { t_begin; t_run "init-$1" "$2" "$3" & T_PIDS="$T_SIDES $!"; t_wait "$!"; T_PIDS=$T_SIDES; read -r T_CODE <"$T_DIR/init-$1.status" || T_CODE=137; [ "$T_CODE" = 0 ] || { t_put init.failed "$T_CODE"; t_leave; t_end "$T_CODE"; }; }

@@ -281,7 +281,8 @@ impl Batch {
         };
         let of = Arc::clone(pod);
         let kept = aside(move || of.folder.keep(JOB_ID, text.as_bytes(), 0o600)).await;
-        kept.map_err(RunError::folder("record the job's id"))?;
+        let place = pod.folder.path().display();
+        kept.map_err(RunError::folder(format!("record the job's id in {place}")))?;
         self.ask.notify_one();
         Ok(())
     }

@@ -17,45 +17,45 @@ use crate::wire::{ExecRequest, Frame, RetrievedPod};
 
 /// As much as one end of a pipe takes; a longer reply waits for its reader.
 const PIPE: usize = 1 << 16;
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n";
+const SWITCHED: &str = "HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n";
 
 /// Asks what the first byte says, and reads the rest as the answer.
 pub(crate) async fn read_any(data: &[u8]) {
     let Some((&question, reply)) = data.split_first() else { return };
-    let ok = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n";
-    let switched = "HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n";
     match question {
         b'l' => {
-            let Some(api) = saying(&[ok.as_bytes(), reply].concat()) else { return };
+            let Some(api) = saying(&[OK.as_bytes(), reply].concat()) else { return };
             drop(observed().list(&api).await);
         }
         b'e' => {
-            let Some(api) = saying(&[ok.as_bytes(), reply].concat()) else { return };
+            let Some(api) = saying(&[OK.as_bytes(), reply].concat()) else { return };
             let mut events = api.events(None::<EventsOptions>);
             while let Some(Ok(event)) = events.next().await {
                 drop(event.actor.and_then(|actor| actor.id));
             }
         }
         b's' => {
-            let Some(api) = saying(&[ok.as_bytes(), reply].concat()) else { return };
+            let Some(api) = saying(&[OK.as_bytes(), reply].concat()) else { return };
             let pods = vec![("uid".into(), vec![("main".into(), "pod-main".into())])];
             drop(usage::read(&api, pods).await);
             let _none = usage::address(&api, "pod-main").await;
         }
         b'i' => {
-            let Some(api) = saying(&[ok.as_bytes(), reply].concat()) else { return };
+            let Some(api) = saying(&[OK.as_bytes(), reply].concat()) else { return };
             for container in containers() {
                 drop(image::ensure(&api, &container, Pull::Always).await);
             }
         }
         b'g' => {
-            let Some(api) = saying(&[ok.as_bytes(), reply].concat()) else { return };
+            let Some(api) = saying(&[OK.as_bytes(), reply].concat()) else { return };
             let mut log = api.logs("pod-main", None::<LogsOptions>);
             while let Some(Ok(piece)) = log.next().await {
                 drop(piece.into_bytes());
             }
         }
         b'x' => {
-            let Some(api) = saying(&[switched.as_bytes(), reply].concat()) else { return };
+            let Some(api) = saying(&[SWITCHED.as_bytes(), reply].concat()) else { return };
             let Ok(mut session) = exec::exec(api, "pod-main", ExecRequest::default()).await else { return };
             while let Some(frame) = session.output.recv().await {
                 if matches!(frame, Frame::Exit(_) | Frame::Failed(_)) {
@@ -72,7 +72,7 @@ pub(crate) async fn read_any(data: &[u8]) {
             }
         }
         _ => {
-            let Some(api) = saying(&[ok.as_bytes(), reply].concat()) else { return };
+            let Some(api) = saying(&[OK.as_bytes(), reply].concat()) else { return };
             let Ok(Some(seen)) = observed().look(&api, "pod-main").await else { return };
             for container in &containers() {
                 let (seen, message) = (Some(&seen), None);
@@ -120,4 +120,26 @@ fn containers() -> Vec<Container> {
         "spec": {"containers": [{"name": "main", "image": "busybox", "securityContext": {"runAsNonRoot": true}}]}}}"#;
     let pod = serde_json::from_str::<RetrievedPod>(pod).ok();
     pod.and_then(|pod| plan(&pod, &Policy::default()).ok()).map(|plan| plan.containers).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A kept reply, without the byte that says what was asked.
+    fn kept(name: &str) -> Vec<u8> {
+        let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/docker");
+        std::fs::read(corpus.join(name)).unwrap()[1..].to_vec()
+    }
+
+    /// Were a reply lost on its way, every target would pass without having read anything.
+    #[tokio::test]
+    async fn kept_replies_arrive_and_are_understood() {
+        let version = saying(&kept("version")).unwrap().version().await.unwrap();
+        assert!(version.api_version.is_some_and(|version| !version.is_empty()));
+        let api = saying(&[OK.as_bytes(), &kept("container")].concat()).unwrap();
+        assert!(observed().look(&api, "pod-main").await.unwrap().is_some());
+        let api = saying(&[OK.as_bytes(), &kept("events")].concat()).unwrap();
+        assert!(api.events(None::<EventsOptions>).next().await.unwrap().unwrap().actor.is_some());
+    }
 }

@@ -272,7 +272,9 @@ fn merge(base: &EdgeConfig, path: &Path) -> Result<EdgeConfig, Problem> {
             .because(cause)
     };
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-    let over: serde_json::Value = serde_saphyr::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    // The lines around a mistake are not quoted: a credential may stand there.
+    let over: serde_json::Value =
+        serde_saphyr::from_str(&text).map_err(|error| wrong(error.without_snippet().to_string()))?;
     let mut whole = serde_json::to_value(base).map_err(|error| wrong(error.to_string()))?;
     match (whole.as_object_mut(), over) {
         (Some(whole), serde_json::Value::Object(over)) => {
@@ -404,6 +406,17 @@ mod tests {
             (Some(8), Some(7), Some("16Gi"))
         );
         assert!(config.others.contains_key("VKTokenFile"), "keys of other parts are passed over");
+    }
+
+    #[test]
+    fn a_file_that_is_no_yaml_is_not_quoted() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("InterLinkConfig.yaml");
+        std::fs::write(&path, "Token: hunter2\nbroken: [\n").unwrap();
+        let problem =
+            load(EdgeConfig::default(), Part::Slurm, Some(&path), &Environment::default()).unwrap_err();
+        let said = format!("{problem} {problem:?}");
+        assert!(said.contains("line ") && !said.contains("hunter2"), "{said}");
     }
 
     #[test]

@@ -12,20 +12,20 @@ use tarbet_testbed::{Lease, eventually, verified};
 use super::part::{Part, Running};
 use super::pods::{PATIENCE, effort, shell, uid_of};
 
-struct Bed {
-    url: String,
-    http: reqwest::Client,
-    plugin: Running,
+pub(crate) struct Bed {
+    pub(crate) url: String,
+    pub(crate) http: reqwest::Client,
+    pub(crate) plugin: Running,
 }
 
 impl Bed {
-    fn new(part: Part, port: u16) -> Self {
+    pub(crate) fn new(part: Part, port: u16) -> Self {
         let url = format!("http://127.0.0.1:{port}");
         Self { url, http: reqwest::Client::new(), plugin: Running::start(part) }
     }
 
     /// Calls until there is an answer; a call that was cut off is made again, as a node does.
-    async fn call(&self, path: &str, body: &Value) -> Value {
+    pub(crate) async fn call(&self, path: &str, body: &Value) -> Value {
         eventually(PATIENCE, path, || async {
             let answer = self.http.post(format!("{}{path}", self.url)).json(body).send().await?;
             let (status, text) = (answer.status(), answer.text().await?);
@@ -36,7 +36,7 @@ impl Bed {
         .unwrap()
     }
 
-    async fn ended(&self, pod: &Value) -> Value {
+    pub(crate) async fn ended(&self, pod: &Value) -> Value {
         eventually(PATIENCE, "the end of the pod", || async {
             let states = self.call("/status", &json!([pod])).await;
             let end = states[0]["containers"][0]["state"]["terminated"].clone();
@@ -78,7 +78,7 @@ async fn storm(mut bed: Bed, lines: &dyn Fn(&str) -> Vec<String>, make: &dyn Fn(
     bed.plugin.kill().await;
 }
 
-fn config(folder: &Path, port: u16) -> EdgeConfig {
+pub(crate) fn config(folder: &Path, port: u16) -> EdgeConfig {
     EdgeConfig {
         sidecar_port: port.to_string(),
         data_root_folder: folder.join("data"),

@@ -61,6 +61,7 @@ pub enum AuditError {
 pub struct AuditLog(Option<Arc<Inner>>);
 
 struct Inner {
+    path: PathBuf,
     state: Mutex<State>,
     /// Whoever holds it writes what is buffered, for all who wait for it.
     tape: Arc<tokio::sync::Mutex<Tape>>,
@@ -75,7 +76,6 @@ struct State {
 
 /// Syncs the log to disk and brings what nobody waits for; whoever opened it must run this.
 pub struct Writer {
-    path: PathBuf,
     /// The same file, so that a sync holds up no record.
     file: Arc<File>,
     inner: Arc<Inner>,
@@ -111,6 +111,7 @@ impl AuditLog {
         let head = if known.seq > last.seq { known } else { last };
         let file = Arc::new(file);
         let inner = Arc::new(Inner {
+            path: path.to_owned(),
             state: Mutex::new(State { head, buffer: Vec::new() }),
             tape: Arc::new(tokio::sync::Mutex::new(Tape::new(Arc::clone(&file), end, head))),
             wake: Notify::new(),
@@ -123,7 +124,7 @@ impl AuditLog {
                 format!("records {} to {} were missing when the log was opened", last.seq + 1, known.seq);
             log.record(Timestamp::now(), &Event { wants, outcome: "failed".into(), ..Event::default() });
         }
-        Ok((log, Writer { path: path.to_owned(), file, inner }))
+        Ok((log, Writer { file, inner }))
     }
 
     /// Takes a record, which is in the file a moment later. Its number, if records are kept.
@@ -154,7 +155,7 @@ impl AuditLog {
     pub async fn written(&self, seq: u64) -> Result<(), Problem> {
         let Some(inner) = &self.0 else { return Ok(()) };
         tokio::time::timeout(PATIENCE, self.write_up_to(inner, seq)).await.unwrap_or_else(|_| {
-            tracing::error!("The audit log takes no record in time.");
+            tracing::error!(file = %inner.path.display(), "The audit log takes no record in time.");
             // Until the disk answers, and what waits is written.
             inner.failing.store(true, Ordering::Relaxed);
             Err(unwritable())
@@ -173,7 +174,7 @@ impl AuditLog {
         match wrote {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {
-                tracing::error!(%error, "The audit log takes no record.");
+                tracing::error!(file = %inner.path.display(), %error, "The audit log takes no record.");
                 inner.failing.store(true, Ordering::Relaxed);
                 // It is tried again until it is taken.
                 inner.wake.notify_one();
@@ -238,12 +239,11 @@ impl Writer {
         }
         let done = self.flush(&health).await;
         let head = done.inner.lock().head;
-        tracing::info!(file = %done.path.display(), %head, "The audit log ends here for now.");
+        tracing::info!(file = %done.inner.path.display(), %head, "The audit log ends here for now.");
     }
 
     async fn flush(self, health: &Part) -> Self {
         let inner = Arc::clone(&self.inner);
-        let file = self.path.clone();
         let written = async {
             let mut tape = Arc::clone(&inner.tape).lock_owned().await;
             tokio::task::spawn_blocking(move || {
@@ -261,7 +261,7 @@ impl Writer {
                         }
                     }
                     drop(tape);
-                    write_head(&self.path, mark.head)
+                    write_head(&self.inner.path, mark.head)
                 });
                 (self, result)
             })
@@ -270,7 +270,7 @@ impl Writer {
         let mut written = std::pin::pin!(written);
         let in_time = tokio::time::timeout(PATIENCE, written.as_mut()).await;
         if in_time.is_err() {
-            health.failing(format!("the audit log {} takes no record in time", file.display()));
+            health.failing(format!("the audit log {} takes no record in time", inner.path.display()));
         }
         let written = match in_time {
             Ok(written) => written,
@@ -282,10 +282,10 @@ impl Writer {
                 match result {
                     Ok(()) => health.ready(),
                     Err(error) => {
-                        tracing::error!(file = %this.path.display(), %error, "The audit log cannot be written.");
+                        tracing::error!(file = %inner.path.display(), %error, "The audit log cannot be written.");
                         health.failing(format!(
                             "the audit log {} cannot be written: {error}",
-                            this.path.display()
+                            inner.path.display()
                         ));
                         // Tried again at the next record, or after the pause.
                         inner.wake.notify_one();

@@ -28,9 +28,10 @@ use crate::config::with_last_slash;
 /// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KasConfigError {
-    /// It is not YAML, or holds a key or value that kas does not know.
-    #[error("the kas configuration cannot be read")]
-    Read(#[source] Box<serde_saphyr::Error>),
+    /// It is not YAML, or holds a key or value that kas does not know: where, and what was expected there. What
+    /// stands there is not told: a password may have got into the wrong line.
+    #[error("the kas configuration cannot be read: {0}")]
+    Read(String),
     /// Keys that do not go together.
     #[error("the kas configuration is contradictory: {0}")]
     Contradiction(String),
@@ -219,11 +220,38 @@ pub struct PrivateApiConfig {
     pub listen: PrivateApiListen,
 }
 
+/// What is wrong, and where, in words that hold no value of the file.
+fn mistake(error: &serde_saphyr::Error) -> String {
+    use serde_saphyr::Error as Wrong;
+    let what = match error.without_snippet() {
+        Wrong::SerdeUnknownField { field, .. } if is_name(field) => format!("`{field}` is no key of kas"),
+        Wrong::SerdeUnknownField { .. } => "there is a key that kas does not have".into(),
+        Wrong::SerdeMissingField { field, .. } => format!("`{field}` is missing"),
+        Wrong::SerdeUnknownVariant { expected, .. } => format!("expected one of {}", expected.join(", ")),
+        Wrong::SerdeInvalidType { expected, .. } | Wrong::SerdeInvalidValue { expected, .. } => {
+            format!("expected {expected}")
+        }
+        Wrong::Unexpected { expected, .. } | Wrong::InvalidScalar { ty: expected, .. } => {
+            format!("expected {expected}")
+        }
+        _ => "it is not YAML, or has another shape than that of kas".into(),
+    };
+    match error.location() {
+        Some(place) => format!("line {}, column {}: {what}", place.line(), place.column()),
+        None => what,
+    }
+}
+
+/// Whether it looks like a key; one that was run together with its value does not.
+fn is_name(key: &str) -> bool {
+    key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+}
+
 impl KasConfig {
     /// Reads the text of a file.
     pub fn parse(text: &str) -> Result<Self, KasConfigError> {
         let config: Self =
-            serde_saphyr::from_str(text).map_err(|error| KasConfigError::Read(Box::new(error)))?;
+            serde_saphyr::from_str(text).map_err(|error| KasConfigError::Read(mistake(&error)))?;
         config.check()?;
         Ok(config)
     }

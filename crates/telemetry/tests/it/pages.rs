@@ -1,3 +1,4 @@
+use tarbet_telemetry::intake::{self, Limits};
 use tarbet_telemetry::{Health, Metrics, observe};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -8,7 +9,7 @@ async fn probes_and_metrics_tell_the_truth_over_http() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
     let router = observe::router(metrics, health.clone(), &observe::Paths::default());
-    let server = tokio::spawn(observe::serve(listener, router, stop.clone()));
+    let server = tokio::spawn(intake::serve(listener, router, Limits::default(), stop.clone()));
 
     let get = async |path: &str| {
         let answer = reqwest::get(format!("{base}{path}")).await.unwrap();
@@ -30,5 +31,5 @@ async fn probes_and_metrics_tell_the_truth_over_http() {
     assert!(page.ends_with("# EOF\n") && page.contains("process_open_fds"), "{page}");
 
     stop.cancel();
-    server.await.unwrap().unwrap();
+    server.await.unwrap();
 }

@@ -48,7 +48,8 @@ pub fn load(
 fn read(path: &Path) -> Result<serde_json::Value, NodeError> {
     let wrong = |reason: String| NodeError::File { path: path.to_owned(), reason };
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-    serde_saphyr::from_str(&text).map_err(|error| wrong(error.to_string()))
+    // The lines around a mistake are not quoted: a credential may stand there.
+    serde_saphyr::from_str(&text).map_err(|error| wrong(error.without_snippet().to_string()))
 }
 
 fn merge(base: &NodeConfig, path: &Path) -> Result<NodeConfig, NodeError> {
@@ -131,6 +132,16 @@ mod tests {
 
     fn variables(pairs: &[(&str, &str)]) -> Environment {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn a_file_that_is_no_yaml_is_not_quoted() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("InterLinkConfig.yaml");
+        std::fs::write(&path, "Token: hunter2\nbroken: [\n").unwrap();
+        let error = read(&path).unwrap_err();
+        let said = format!("{error} {error:?}");
+        assert!(said.contains("line ") && !said.contains("hunter2"), "{said}");
     }
 
     #[test]

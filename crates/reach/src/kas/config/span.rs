@@ -44,8 +44,9 @@ impl Span {
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Self::parse(&text)
-            .ok_or_else(|| de::Error::custom(format!("`{text}` is not a duration in seconds such as `5s`")))
+        let wrong =
+            || de::Error::invalid_value(de::Unexpected::Other("text"), &"a duration in seconds such as `5s`");
+        Self::parse(&text).ok_or_else(wrong)
     }
 }
 

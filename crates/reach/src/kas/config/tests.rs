@@ -276,6 +276,30 @@ fn what_the_original_refuses_is_refused() {
     }
 }
 
+#[test]
+fn what_is_wrong_is_told_and_no_value_with_it() {
+    for (text, told) in [
+        ("redis:\n  password_file: /a\n  pasword: hunter2", "line 3, column 3: `pasword` is no key of kas"),
+        ("redis: {pasword:hunter2}", "a key that kas does not have"),
+        ("redis: hunter2", "line 1, column 8: expected"),
+        ("agent: {info_cache_ttl: hunter2}", "a duration in seconds such as `5s`"),
+        ("agent: {listen: {network: hunter2}}", "expected one of tcp"),
+        ("agent: {listen: {max_connections_per_token: hunter2}}", ""),
+        ("agent: {listen: {websocket: hunter2}}", ""),
+        ("gitlab: {address: 'http://u:hunter2@gitlab'}", "`authentication_secret_file` is missing"),
+        ("agent: {listen: hunter2", "line 1"),
+        ("agent: *hunter2", "line 1"),
+        ("agent: !hunter2 {}\nredis: \"hunter2", "line"),
+        ("hunter2", "line 1"),
+        ("redis: {server: {address: a}}\nredis: hunter2", "line 2"),
+    ] {
+        let error = KasConfig::parse(text).unwrap_err();
+        let said = format!("{error} {error:?} {}", tarbet_telemetry::problem::chain(&error));
+        assert!(said.contains(told), "{text}: {said}");
+        assert!(!said.contains("hunter2"), "{text}: {said}");
+    }
+}
+
 proptest! {
     #[test]
     fn any_text_is_read_or_refused(text in "[a-z_:{}\\[\\]\n \"'*&-]{0,80}") {

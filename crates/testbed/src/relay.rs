@@ -99,7 +99,7 @@ async fn breaks(state: &State) {
         let [least, most] = HOLDS;
         // Another number each time: it is the seed of a hash.
         let chance = RandomState::new().build_hasher().finish() % 1_000;
-        sleep(least + (most - least) * u32::try_from(chance).unwrap_or_default() / 1_000).await;
+        sleep(least + most.saturating_sub(least) * u32::try_from(chance).unwrap_or_default() / 1_000).await;
         if state.raining.load(SeqCst) {
             return;
         }

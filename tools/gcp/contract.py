@@ -1,17 +1,21 @@
-"""Derives the contract of the Compute Engine API that the stand-in of Google Cloud holds requests against.
+"""Derives the contracts of the Compute Engine and Kubernetes Engine APIs that the stand-in of Google Cloud holds
+requests against.
 
-Google's Python client ships the API's discovery document. What our plugin calls is kept of it: the methods,
+Google's Python client ships the APIs' discovery documents. What our plugin calls is kept of them: the methods,
 their parameters, and the schemas of what they take, without any prose.
 
-    $(tools/install gcp; echo ~/.cache/tarbet/gcp/venv/bin/python) tools/gcp/contract.py > crates/nets/tests/it/gcp/contract.json
+    python=$(tools/install gcp; echo ~/.cache/tarbet/gcp/venv/bin/python); cd crates/nets/tests/it/gcp
+    $python ../../../../../tools/gcp/contract.py compute > contract.json
+    $python ../../../../../tools/gcp/contract.py container > clusters.json
 """
 
 import json
 import pathlib
+import sys
 
 import googleapiclient
 
-METHODS = """
+METHODS = {"compute": """
 networks.get networks.insert networks.delete networks.addPeering networks.removePeering
 subnetworks.get subnetworks.insert subnetworks.delete
 firewalls.get firewalls.list firewalls.insert firewalls.patch firewalls.delete
@@ -21,7 +25,10 @@ vpnGateways.get vpnGateways.insert vpnGateways.delete
 externalVpnGateways.get externalVpnGateways.list externalVpnGateways.insert externalVpnGateways.delete
 vpnTunnels.get vpnTunnels.list vpnTunnels.insert vpnTunnels.delete
 globalOperations.wait regionOperations.wait zoneOperations.wait
-""".split()
+""", "container": """
+projects.locations.clusters.get projects.locations.clusters.list projects.locations.clusters.create
+projects.locations.clusters.update projects.locations.clusters.delete projects.locations.operations.get
+"""}
 PLAIN = {"type", "format", "enum", "pattern", "$ref"}
 
 
@@ -52,9 +59,9 @@ def references(schema):
             yield from references(value)
 
 
-def main():
+def main(api):
     home = pathlib.Path(googleapiclient.__file__).parent
-    whole = json.loads((home / "discovery_cache/documents/compute.v1.json").read_text())
+    whole = json.loads((home / f"discovery_cache/documents/{api}.v1.json").read_text())
     methods, schemas = {}, {}
 
     def need(name):
@@ -63,9 +70,12 @@ def main():
             for other in list(references(schemas[name])):
                 need(other)
 
-    for dotted in METHODS:
-        resource, name = dotted.split(".")
-        method = whole["resources"][resource]["methods"][name]
+    for dotted in METHODS[api].split():
+        *resources, name = dotted.split(".")
+        place = whole
+        for resource in resources:
+            place = place["resources"][resource]
+        method = place["methods"][name]
         parameters = {}
         for parameter, schema in method["parameters"].items():
             parameters[parameter] = slim(schema) | {"in": schema["location"]}
@@ -74,8 +84,8 @@ def main():
             kept["request"] = method["request"]["$ref"]
             need(kept["request"])
         methods[method["id"]] = kept
-    contract = {"revision": whole["revision"], "base": whole["basePath"], "methods": methods, "schemas": schemas}
+    contract = {"revision": whole["revision"], "base": whole["basePath"] or "/", "methods": methods, "schemas": schemas}
     print(json.dumps(contract, separators=(",", ":"), sort_keys=True))
 
 
-main()
+main(sys.argv[1])

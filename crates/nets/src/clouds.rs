@@ -10,6 +10,7 @@ pub mod azure;
 pub mod gcp;
 pub mod ibm;
 pub mod pace;
+mod pages;
 pub mod rest;
 
 pub use gcp::{Gcp, GcpConfig};

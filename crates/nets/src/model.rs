@@ -49,7 +49,7 @@ pub struct Created {
 pub struct Flags {
     /// Resources made by others may be taken in: by Tarbet's plugin of Azure, and by those of others.
     pub attach_resource_enabled: bool,
-    /// Managed Kubernetes clusters may be resources: no plugin of Tarbet's offers them.
+    /// Managed Kubernetes clusters may be resources: of Tarbet's plugin of Google Cloud, and of those of others.
     pub kubernetes_clusters_enabled: bool,
     /// Private endpoints may be resources: no plugin of Tarbet's offers them.
     pub private_endpoints_enabled: bool,

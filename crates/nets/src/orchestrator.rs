@@ -18,6 +18,7 @@ mod needed;
 mod observe;
 mod operation;
 mod owed;
+mod partly;
 mod paths;
 mod places;
 mod plan;
@@ -53,6 +54,7 @@ pub use drift::Difference;
 pub use lists::{NewTarget, NewTargets};
 pub use observe::Topology;
 pub use operation::{Call, Operation, Plan, State};
+pub use partly::Failure;
 pub use places::Clouds;
 pub use request::{Request, Target};
 

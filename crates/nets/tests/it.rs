@@ -6,6 +6,7 @@ mod it {
     mod azure;
     mod bed;
     mod behind;
+    mod circles;
     mod crash;
     mod escapes;
     mod first_vpn;
@@ -20,6 +21,7 @@ mod it {
     mod pairs;
     mod remote_tags;
     mod replicas;
+    mod several;
     mod sim;
     mod tags;
     mod trust;

@@ -1,11 +1,13 @@
 //! Google Cloud: one global network for each namespace, a subnet for each region, firewalls as permit lists.
 //!
 //! Ingress is denied by the cloud itself, egress by a rule of ours at the lowest priority. A machine carries a
-//! network tag of its own, and each of its rules is one firewall that names this tag.
-//! Not offered: Kubernetes clusters, Private Service Connect, rules with both ports.
+//! network tag of its own, and each of its rules is one firewall that names this tag; so do the nodes of a cluster.
+//! Not offered: Private Service Connect, rules with both ports.
 
 mod cloud;
+mod cluster;
 mod credentials;
+mod describe;
 mod firewall;
 mod network;
 mod tidy;
@@ -25,12 +27,13 @@ use uuid::Uuid;
 
 use super::auth::{Authorize, Bearer, TokenFile};
 use super::pace::{Clock, System};
+use super::pages::Pages;
 use super::rest::{Answer, Call, Rest, client, endpoint};
 use super::taken;
 use crate::cloud::Policy;
 use crate::controller::Controller;
 use crate::error::Error;
-use crate::model::Deployment;
+use crate::model::{Deployment, Flags};
 use credentials::Google;
 
 /// What URIs begin with, whatever endpoint is called.
@@ -46,6 +49,8 @@ const BETWEEN_WAITS: Duration = Duration::from_secs(1);
 pub struct GcpConfig {
     /// The Compute Engine API.
     pub endpoint: String,
+    /// The Kubernetes Engine API, which only clusters need.
+    pub container_endpoint: String,
     /// Where tokens are fetched; what the credentials say if absent.
     pub token_endpoint: Option<String>,
     /// The metadata server, for a machine's own account.
@@ -64,6 +69,7 @@ impl Default for GcpConfig {
     fn default() -> Self {
         Self {
             endpoint: "https://compute.googleapis.com/compute/v1".into(),
+            container_endpoint: "https://container.googleapis.com/v1".into(),
             token_endpoint: None,
             metadata: "http://metadata.google.internal".into(),
             credentials_file: None,
@@ -92,6 +98,9 @@ pub struct Gcp {
     vpn_region: String,
     rest: Rest,
     base: Url,
+    /// Where clusters are.
+    clusters: Url,
+    flags: Mutex<Flags>,
     controller: Arc<dyn Controller>,
     /// Routers are read, changed and written back whole, so one at a time.
     router: tokio::sync::Mutex<()>,
@@ -137,6 +146,8 @@ impl Gcp {
             vpn_region: config.vpn_region.clone(),
             rest,
             base: endpoint("endpoint", &config.endpoint)?,
+            clusters: endpoint("containerEndpoint", &config.container_endpoint)?,
+            flags: Mutex::default(),
             controller,
             router: tokio::sync::Mutex::default(),
             shape: tokio::sync::Mutex::default(),
@@ -157,6 +168,7 @@ impl Gcp {
     /// All objects of a collection whose name matches, page by page.
     async fn list(&self, path: &str, pattern: &str) -> Result<Vec<Value>, Error> {
         let mut found = Vec::new();
+        let mut pages = Pages::of(&self.name, path);
         let mut page: Option<String> = None;
         loop {
             let mut call =
@@ -168,10 +180,9 @@ impl Gcp {
             if let Value::Array(items) = taken(&mut list, "items") {
                 found.extend(items);
             }
-            page = list["nextPageToken"].as_str().map(str::to_owned);
-            if page.is_none() {
-                return Ok(found);
-            }
+            page = list["nextPageToken"].as_str().filter(|mark| !mark.is_empty()).map(str::to_owned);
+            let Some(mark) = &page else { return Ok(found) };
+            pages.turn(mark)?;
         }
     }
 
@@ -239,6 +250,7 @@ pub(crate) fn read_answer(answer: &mut Value) {
     if let Value::Array(items) = taken(answer, "items") {
         for item in &items {
             drop((firewall::rule(item, "para-fw-ns-vm"), firewall::short_id(item), network::ranges(item)));
+            drop((cluster::short_id(item), cluster::pods(item)));
             let _read = (vpn::insides(item).count(), firewall::same(item, item, "para-fw-ns-vm"));
         }
     }
@@ -246,7 +258,7 @@ pub(crate) fn read_answer(answer: &mut Value) {
 
 /// Reads what is said of a machine to be made, as fuzzing does.
 pub(crate) fn read_description(text: &str) {
-    drop((cloud::described(text), cloud::place_of("projects/p", text)));
+    drop((describe::described(text), describe::place_of("projects/p", text)));
 }
 
 /// How an operation ended. Missing or needed is an answer only for who removes.

@@ -25,6 +25,7 @@ use url::Url;
 
 use super::auth::{Bearer, TokenSource, unusable};
 use super::pace::{Clock, System};
+use super::pages::Pages;
 use super::rest::{Answer, Call, Rest, client, endpoint, plain};
 use super::taken;
 use crate::cloud::Policy;
@@ -197,6 +198,7 @@ impl Ibm {
     /// All of a collection, page by page. `field` is where the answer has it.
     async fn all(&self, url: &Url, field: &str) -> Result<Vec<Value>, Error> {
         let mut found = Vec::new();
+        let mut pages = Pages::of(&self.name, url.path());
         let mut start: Option<String> = None;
         loop {
             let mut call = Call::new(Method::GET, url.clone());
@@ -212,7 +214,10 @@ impl Ibm {
                 url.query_pairs().find(|(key, _)| key == "start").map(|(_, value)| value.into_owned())
             });
             match next {
-                Some(next) => start = Some(next),
+                Some(next) => {
+                    pages.turn(&next)?;
+                    start = Some(next);
+                }
                 None => return Ok(found),
             }
         }

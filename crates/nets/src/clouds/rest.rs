@@ -190,6 +190,11 @@ impl Rest {
         Ok(Self { cloud: cloud.into(), http: client()?, auth, clock })
     }
 
+    /// What the cloud is called.
+    pub fn cloud(&self) -> &str {
+        &self.cloud
+    }
+
     /// The time it goes by.
     pub fn clock(&self) -> &dyn Clock {
         &*self.clock

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Inner;
 use super::operation::{Call, Operation, State};
+use super::partly;
 use super::request::Target;
 use super::rules::{MadeFrom, RuleSet};
 use crate::error::Error;
@@ -75,14 +76,31 @@ impl Inner {
             if cancel.is_cancelled() {
                 return Err(Error::Cancelled(operation.id.to_string()));
             }
-            let made = self.make(&call, operation, cancel).await?;
+            let mut writes_more = !call.is_own_record();
+            let made = match self.make(&call, operation, cancel).await {
+                Ok(made) => made,
+                Err(error) => {
+                    let failed = partly::failed(&operation.calls, operation.done, &error);
+                    let Some((failure, last)) = failed else { return Err(error) };
+                    tracing::warn!(
+                        operation = %operation.id, cloud = failure.cloud, resource = failure.uri,
+                        error = %tarbet_telemetry::problem::chain(&error),
+                        "A resource was not given its rules; the operation goes on with the others."
+                    );
+                    operation.failures.push(failure);
+                    operation.done = last;
+                    writes_more = true;
+                    Made::default()
+                }
+            };
             operation.done += 1;
             let over = operation.done == operation.calls.len();
             behind = behind.or(made.behind);
             if over {
+                behind = partly::told(&operation.failures, &operation.calls).or(behind);
                 operation.state = behind.as_ref().map_or(State::Done, |error| State::Failed(error.problem()));
             }
-            if over || !call.is_own_record() {
+            if over || writes_more {
                 self.operations.save(operation, made.writes).await?;
             }
         }

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::model::Rule;
 use crate::plan::connect::{Link, Side, Step};
 use crate::plan::rule;
-use crate::plan::target::{Map, Place};
+use crate::plan::target::{Map, Place, first_address};
 
 /// How long a change waits to learn which connections it leaves unneeded.
 const TOLD_WITHIN: Duration = Duration::from_secs(2);
@@ -55,7 +55,7 @@ impl Inner {
     /// The resource with its address, by its tag where a request did not tell it.
     pub(super) fn located(&self, resource: &Target) -> Target {
         let Target { namespace, cloud, uri, ip } = resource;
-        let by_tag = || self.tags.leaf_of(&format!("{namespace}.{cloud}."), uri)?.ip?.parse().ok();
+        let by_tag = || first_address(&self.tags.leaf_of(&format!("{namespace}.{cloud}."), uri)?.ip?);
         Target { ip: ip.or_else(by_tag), ..resource.clone() }
     }
 

@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use super::lead::Lead;
 use super::lists::NewTargets;
+use super::partly::Failure;
 use crate::cloud::NewResource;
 use crate::controller::ConnectRequest;
 use crate::error::Error;
@@ -272,6 +273,9 @@ pub struct Operation {
     /// What it made, if it makes something.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<Created>,
+    /// Which of several resources were not given their rules.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<Failure>,
     /// Connections between clouds that no rule needs any more after it; `prune` removes them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unneeded: Vec<String>,
@@ -291,6 +295,8 @@ struct Progress {
     done: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     created: Option<Created>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    failures: Vec<Failure>,
     moved: Timestamp,
 }
 
@@ -303,6 +309,7 @@ impl Progress {
         // A record that was written whole later knows better.
         if operation.state == State::Running && self.done >= operation.done {
             (operation.done, operation.created, operation.moved) = (self.done, self.created, self.moved);
+            operation.failures = self.failures;
         }
     }
 }
@@ -342,6 +349,7 @@ impl Operations {
             done: 0,
             state: State::Running,
             created: None,
+            failures: Vec::new(),
             unneeded,
             begun: now,
             moved: now,
@@ -360,10 +368,10 @@ impl Operations {
     /// One that ended is kept for a while only.
     pub(super) async fn save(&self, operation: &mut Operation, writes: Vec<Write>) -> Result<(), Error> {
         operation.moved = Timestamp::now();
-        let Operation { id, done, ref created, moved, .. } = *operation;
+        let Operation { id, done, ref created, ref failures, moved, .. } = *operation;
         let mut commit = Commit::new();
         if operation.state == State::Running {
-            let progress = Progress { done, created: created.clone(), moved };
+            let progress = Progress { done, created: created.clone(), failures: failures.clone(), moved };
             commit = commit.with(self.progress.put_op(&id, &progress)?);
         } else {
             commit = commit.with(self.table.put_for_op(&id, operation, self.kept)?);

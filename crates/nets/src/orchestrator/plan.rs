@@ -72,8 +72,14 @@ impl Inner {
             Request::AddTagRules { tag, rules } => {
                 rule::check_request(rules).map_err(Error::Invalid)?;
                 let (resolved, mut calls) = (self.resolve(rules)?, Vec::new());
+                // One cloud that does not tell its networks keeps the others from nothing: plugins decide then.
+                let known = self.spaces.map(&self.places).await.is_ok();
                 for target in self.resources_of(tag)? {
-                    calls.extend(self.plan_add_resolved(&target, resolved.clone()).await?);
+                    let target = self.located(&target);
+                    if known {
+                        calls.extend(self.connections_for(&target, &resolved).await?.calls());
+                    }
+                    calls.extend(self.plan_give(&target, resolved.clone()).await?);
                 }
                 Ok(calls)
             }
@@ -190,13 +196,17 @@ impl Inner {
 
     async fn plan_add(&self, resource: &Target, rules: &[Rule]) -> Result<Vec<Call>, Error> {
         rule::check_request(rules).map_err(Error::Invalid)?;
-        self.plan_add_resolved(resource, self.resolve(rules)?).await
+        let (resource, resolved) = (self.located(resource), self.resolve(rules)?);
+        self.places.cloud(&resource.cloud)?;
+        let mut calls = self.connections_for(&resource, &resolved).await?.calls();
+        calls.extend(self.plan_give(&resource, resolved).await?);
+        Ok(calls)
     }
 
-    async fn plan_add_resolved(&self, resource: &Target, resolved: Vec<Rule>) -> Result<Vec<Call>, Error> {
+    /// To give a resource its rules, once it is connected.
+    async fn plan_give(&self, resource: &Target, resolved: Vec<Rule>) -> Result<Vec<Call>, Error> {
         self.places.cloud(&resource.cloud)?;
-        let resource = &self.located(resource);
-        let mut calls = self.connections_for(resource, &resolved).await?.calls();
+        let mut calls = Vec::new();
         let subscriber = resource.subscriber().to_string();
         let known = self.rules.get(&subscriber).await?;
         let missing =
@@ -281,7 +291,7 @@ impl Inner {
         let unknown = || Error::Resource { namespace: namespace.into(), resource: format!("{cloud}/{name}") };
         let tag = self.tags.get(&format!("{namespace}.{cloud}.{name}")).ok_or_else(unknown)?;
         let uri = tag.uri.ok_or_else(unknown)?;
-        let ip = tag.ip.and_then(|ip| ip.parse().ok());
+        let ip = tag.ip.as_deref().and_then(target::first_address);
         Ok(Target { namespace: namespace.into(), cloud: cloud.into(), uri, ip })
     }
 

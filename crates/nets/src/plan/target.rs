@@ -116,6 +116,11 @@ fn key(net: &IpNet) -> (bool, IpAddr, u8) {
     (net.addr().is_ipv6(), net.network(), net.prefix_len())
 }
 
+/// The address of a resource, or the first of those of a cluster's pods.
+pub fn first_address(text: &str) -> Option<IpAddr> {
+    parse(text).map(|net| net.addr())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

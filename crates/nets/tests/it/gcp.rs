@@ -1,6 +1,7 @@
-//! The Google Cloud plugin against a stand-in of the Compute Engine API that holds every request against
-//! Google's own discovery document, and which Google's own client has driven too.
+//! The Google Cloud plugin against a stand-in of the Compute and Kubernetes Engine APIs that holds every request
+//! against Google's own discovery documents, and which Google's own client has driven too.
 
+mod clusters;
 mod contract;
 mod credentials;
 mod vendor;
@@ -37,7 +38,8 @@ impl World {
         let folder = Folder::new("gcp").unwrap();
         let token_file = Some(folder.write("token", "sesame\n").unwrap());
         let endpoint = format!("{}/compute/v1", sim.url);
-        let config = GcpConfig { endpoint, token_file, ..GcpConfig::default() };
+        let container_endpoint = format!("{}/v1", sim.url);
+        let config = GcpConfig { endpoint, container_endpoint, token_file, ..GcpConfig::default() };
         // The orchestrator asks a plugin of its own, over the wire, so that it knows the spaces.
         let ports = Lease::block(4).unwrap();
         let late = tarbet_nets::controller::LateController::default();
@@ -150,7 +152,16 @@ async fn step(number: usize, gcp: &dyn Cloud) -> Result<(), Error> {
         7 => gcp.delete_rules("default", &near, vec!["peer".into(), "never".into()]).await,
         8 => gcp.delete_connections(old_connections()).await,
         9 => gcp.delete_resource("default", &near).await,
-        10 => gcp.delete_resource("other", &uri("other", "vm-2")).await,
+        10 => {
+            clusters::allow(gcp).await?;
+            gcp.create_resource(clusters::cluster("other", "c-1")).await.map(drop)
+        }
+        11 => {
+            let web = rule("web", Direction::Inbound, "10.0.0.9/32");
+            gcp.add_rules("other", &clusters::uri("other", "c-1"), vec![web]).await
+        }
+        12 => gcp.delete_resource("other", &uri("other", "vm-2")).await,
+        13 => gcp.delete_resource("other", &clusters::uri("other", "c-1")).await,
         _ => unreachable!(),
     }
 }
@@ -247,7 +258,7 @@ async fn the_calls_of_a_whole_life() {
 
 impl Life for World {
     type Cloud = Google;
-    const STEPS: usize = 11;
+    const STEPS: usize = 14;
 
     fn sim(&self) -> &Sim<Google> {
         &self.sim
@@ -308,5 +319,7 @@ async fn googles_own_client_drives_the_stand_in_to_the_same_state() {
     }
     gcp.create_gateway(gateway()).await.unwrap();
     gcp.create_connections(connections()).await.unwrap();
+    clusters::allow(&gcp).await.unwrap();
+    gcp.create_resource(clusters::cluster("default", "c-1")).await.unwrap();
     assert_eq!(theirs.with(|google| google.state()), world.sim.with(|google| google.state()));
 }

@@ -8,6 +8,7 @@ use url::Url;
 
 use super::{Aws, xml};
 use crate::clouds::pace::Patience;
+use crate::clouds::pages::Pages;
 use crate::clouds::rest::{Call, endpoint};
 use crate::clouds::taken;
 use crate::error::Error;
@@ -112,6 +113,7 @@ impl Aws {
         filters: &[Value],
     ) -> Result<Vec<Value>, Error> {
         let mut found = Vec::new();
+        let mut pages = Pages::of(&self.name, action);
         let mut next = Value::Null;
         loop {
             let mut answer =
@@ -120,8 +122,9 @@ impl Aws {
                 found.extend(items);
             }
             next = taken(&mut answer, "nextToken");
-            if next.as_str().is_none_or(str::is_empty) {
-                return Ok(found);
+            match next.as_str().filter(|mark| !mark.is_empty()) {
+                Some(mark) => pages.turn(mark)?,
+                None => return Ok(found),
             }
         }
     }

@@ -7,6 +7,7 @@ use serde_json::Value;
 use url::Url;
 
 use crate::clouds::pace::Patience;
+use crate::clouds::pages::Pages;
 use crate::clouds::rest::{Answer, Call, Rest};
 use crate::clouds::taken;
 use crate::error::Error;
@@ -113,6 +114,7 @@ impl Arm {
     pub(super) async fn list(&self, id: &str) -> Result<Vec<Value>, Error> {
         let mut url = self.url(id)?;
         let mut found = Vec::new();
+        let mut pages = Pages::of(self.rest.cloud(), id);
         loop {
             let call = Call::new(Method::GET, url);
             let mut answer = self.rest.call(&call).await?;
@@ -127,7 +129,10 @@ impl Arm {
                 found.extend(items);
             }
             match answer.body["nextLink"].as_str().filter(|link| !link.is_empty()) {
-                Some(next) => url = self.follow(next)?,
+                Some(next) => {
+                    pages.turn(next)?;
+                    url = self.follow(next)?;
+                }
                 None => return Ok(found),
             }
         }

@@ -14,7 +14,7 @@ const FROM_PORT: &str = " from port ";
 const NAMES: [(&str, i32); 7] =
     [("tcp", 6), ("udp", 17), ("icmp", 1), ("esp", 50), ("ah", 51), ("sctp", 132), ("ipip", 94)];
 
-/// What all firewalls of a machine begin with.
+/// What all firewalls of a machine or a cluster begin with.
 pub(super) fn prefix(namespace: &str, machine: &str) -> String {
     format!("{}-fw-{machine}-", n(namespace))
 }
@@ -35,14 +35,11 @@ pub(super) fn short_id(instance: &Value) -> Option<String> {
 /// the way back is written down and not enforced: the cloud lets replies pass, and knows no source ports.
 pub(super) fn firewall(
     permission: &Rule,
-    namespace: &str,
-    machine: &str,
+    prefix: &str,
+    tags: &[String],
     network: &str,
 ) -> Result<Option<Value>, Error> {
-    let name = legal(
-        &format!("{}.name", permission.name),
-        format!("{}{}", prefix(namespace, machine), permission.name),
-    )?;
+    let name = legal(&format!("{}.name", permission.name), format!("{prefix}{}", permission.name))?;
     let way_back = rule::is_way_back(permission);
     if permission.src_port != ANY && rule::has_ports(permission.protocol) && !way_back {
         let message = "this cloud's firewalls know no source ports; use -1";
@@ -73,7 +70,7 @@ pub(super) fn firewall(
     };
     let mut firewall = json!({
         "name": name, "network": network, "direction": direction, "allowed": [allowed],
-        "targetTags": [network_tag(namespace, machine)],
+        "targetTags": tags,
         "description": describe(permission),
     });
     firewall[ranges] = json!(targets);
@@ -141,6 +138,11 @@ mod tests {
     use super::*;
     use crate::plan::verdict::{Packet, matches};
 
+    /// The firewall of a machine in the namespace `default`.
+    fn of(permission: &Rule, machine: &str) -> Result<Option<Value>, Error> {
+        firewall(permission, &prefix("default", machine), &[network_tag("default", machine)], "net")
+    }
+
     fn sample() -> Rule {
         Rule {
             name: "web".into(),
@@ -155,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_rule_goes_there_and_back() {
-        let mut made = firewall(&sample(), "default", "1a2b3c4d", "net").unwrap().unwrap();
+        let mut made = of(&sample(), "1a2b3c4d").unwrap().unwrap();
         assert_eq!(made["name"], "para-default-fw-1a2b3c4d-web");
         assert_eq!(made["targetTags"], json!(["para-default-instance-1a2b3c4d"]));
         assert_eq!(made["description"], "paraglider rule:[clients 10.0.0.5]");
@@ -168,7 +170,7 @@ mod tests {
 
     #[test]
     fn what_the_cloud_cannot_say_is_refused_and_nobody_is_not_everybody() {
-        let make = |rule: Rule| firewall(&rule, "default", "1a2b3c4d", "net");
+        let make = |rule: Rule| of(&rule, "1a2b3c4d");
         assert!(make(Rule { targets: vec![], ..sample() }).unwrap().is_none());
         assert!(make(Rule { src_port: 22, ..sample() }).is_err());
         let back =
@@ -252,17 +254,15 @@ mod tests {
                     }
                 })
                 .collect();
-            let mut walls: Vec<Value> = rules
-                .iter()
-                .filter_map(|rule| firewall(rule, "default", "1a2b3c4d", "net").unwrap())
-                .collect();
+            let mut walls: Vec<Value> =
+                rules.iter().filter_map(|rule| of(rule, "1a2b3c4d").unwrap()).collect();
             walls.push(json!({
                 "direction": "EGRESS", "priority": 65534, "denied": [{ "IPProtocol": "all" }],
                 "destinationRanges": ["0.0.0.0/0"],
             }));
             // A neighbour's rule changes nothing.
             let open = Rule { targets: vec!["0.0.0.0/0".into()], protocol: ANY, dst_port: ANY, ..sample() };
-            walls.extend(firewall(&open, "default", "ffffffff", "net").unwrap());
+            walls.extend(of(&open, "ffffffff").unwrap());
             for _ in 0..500 {
                 let outbound = dice.random();
                 let packet = Packet {

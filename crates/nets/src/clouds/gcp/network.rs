@@ -12,7 +12,8 @@ use crate::model::{Deployment, Rule};
 use crate::plan::rule;
 use crate::plan::target::{self, Map, Owner};
 
-use super::cloud::Machine;
+use super::cloud::Resource;
+use super::cluster::control_spaces;
 
 /// All ranges of a subnet.
 pub(super) fn ranges(subnet: &Value) -> Vec<IpNet> {
@@ -80,6 +81,10 @@ impl Gcp {
         for path in texts(&network["subnetworks"]) {
             spaces.extend(self.get(path).await?.as_ref().map(ranges).unwrap_or_default());
         }
+        // Only clusters make further ranges, and their control planes have some that are in no subnet.
+        if spaces.len() > texts(&network["subnetworks"]).len() {
+            spaces.extend(control_spaces(&self.control_planes(project, namespace).await?));
+        }
         Ok(spaces)
     }
 
@@ -87,10 +92,10 @@ impl Gcp {
     pub(super) async fn provide(
         &self,
         namespace: &str,
-        machine: &Machine,
+        resource: &Resource,
         rules: &[Rule],
     ) -> Result<(), Error> {
-        let subnet = self.get(&machine.subnet).await?.unwrap_or_default();
+        let subnet = self.get(&resource.subnet).await?.unwrap_or_default();
         let space = subnet["ipCidrRange"].as_str().and_then(target::parse);
         let space = space.ok_or_else(|| self.strange("a machine without a subnet"))?;
         let targets = rules.iter().map(rule::targets).collect::<Result<Vec<_>, _>>()?.concat();
@@ -100,13 +105,13 @@ impl Gcp {
         let own = Owner { cloud: self.name.clone(), namespace: namespace.into(), deployment: None, space };
         let map = Map::new(&self.controller.used_spaces().await?);
         let deployment =
-            Deployment { id: format!("projects/{}", machine.project), namespace: namespace.into() };
+            Deployment { id: format!("projects/{}", resource.project), namespace: namespace.into() };
         for need in needs(rules, &own, &map)? {
             match need {
-                Need::Public => self.make_nat(&deployment, &machine.region).await?,
+                Need::Public => self.make_nat(&deployment, &resource.region).await?,
                 // One network spans all regions of a namespace.
                 Need::Peering(owner) if owner.namespace == namespace => {}
-                Need::Peering(owner) => self.peer(&machine.project, namespace, &owner).await?,
+                Need::Peering(owner) => self.peer(&resource.project, namespace, &owner).await?,
                 Need::Vpn(owner) => {
                     self.controller.connect(ConnectRequest::between(&own, &owner)).await?;
                 }

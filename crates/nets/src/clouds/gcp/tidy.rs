@@ -5,9 +5,11 @@ use std::collections::BTreeSet;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::firewall::{network_tag, short_id};
+use super::cloud::is_node;
+use super::firewall::{network_tag, prefix, short_id};
 use super::network::network_path;
-use super::{Gcp, Outcome, last, n, texts};
+use super::{Gcp, Outcome, cluster, last, n, texts};
+use crate::clouds::pages::Pages;
 use crate::error::Error;
 
 impl Gcp {
@@ -15,9 +17,11 @@ impl Gcp {
     pub(super) async fn machines(&self, project: &str, namespace: &str) -> Result<Vec<Value>, Error> {
         let network = format!("{}-vpc", n(namespace));
         let mut found = Vec::new();
+        let path = format!("projects/{project}/aggregated/instances");
+        let mut pages = Pages::of(&self.name, &path);
         let mut page = String::new();
         loop {
-            let mut url = self.at(&format!("projects/{project}/aggregated/instances"))?;
+            let mut url = self.at(&path)?;
             if !page.is_empty() {
                 url.query_pairs_mut().append_pair("pageToken", &page);
             }
@@ -28,8 +32,11 @@ impl Gcp {
             found.extend(instances.filter(|instance| {
                 last(instance["networkInterfaces"][0]["network"].as_str().unwrap_or_default()) == network
             }));
-            match list["nextPageToken"].as_str() {
-                Some(next) => next.clone_into(&mut page),
+            match list["nextPageToken"].as_str().filter(|mark| !mark.is_empty()) {
+                Some(next) => {
+                    pages.turn(next)?;
+                    next.clone_into(&mut page);
+                }
                 None => return Ok(found),
             }
         }
@@ -54,6 +61,12 @@ impl Gcp {
                 left += 1;
                 continue;
             }
+            // A cluster has ranges of its own there even while it has no nodes.
+            let now = self.get(subnet).await?.unwrap_or_default();
+            if now["secondaryIpRanges"].as_array().is_some_and(|ranges| !ranges.is_empty()) {
+                left += 1;
+                continue;
+            }
             // Before the subnet, which is how it is found.
             self.remove_nat(project, namespace, region).await?;
             left += usize::from(self.remove(subnet).await? == Outcome::InUse);
@@ -64,7 +77,9 @@ impl Gcp {
         }
         self.unpeer(project, namespace, true).await?;
         let firewalls = format!("projects/{project}/global/firewalls");
-        for firewall in self.firewalls(project, namespace, &format!("{}-", n(namespace))).await? {
+        let mut ours = self.firewalls(project, namespace, &format!("{}-", n(namespace))).await?;
+        ours.extend(self.control_planes(project, namespace).await?);
+        for firewall in ours {
             if let Some(name) = firewall["name"].as_str() {
                 self.remove(&format!("{firewalls}/{name}")).await?;
             }
@@ -106,7 +121,7 @@ impl Gcp {
             }
         }
         let mut known = BTreeSet::new();
-        for machine in self.machines(project, namespace).await? {
+        for machine in self.machines(project, namespace).await?.into_iter().filter(|one| !is_node(one)) {
             let Some(short) = short_id(&machine) else { continue };
             let tag = network_tag(namespace, &short);
             let name = machine["name"].as_str().unwrap_or_default().to_owned();
@@ -119,19 +134,23 @@ impl Gcp {
             }
             known.insert(short);
         }
-        for firewall in self.firewalls(project, namespace, &format!("{}-fw-", n(namespace))).await? {
-            let name = firewall["name"].as_str().unwrap_or_default();
-            let rest = name.strip_prefix(&format!("{}-fw-", n(namespace))).unwrap_or_default();
-            if !known
-                .iter()
-                .any(|short| rest.strip_prefix(short.as_str()).is_some_and(|rest| rest.starts_with('-')))
-            {
-                found.push(format!("{name} is a rule of a machine that is gone"));
-                if repair {
-                    self.remove(&format!("{firewalls}/{name}")).await?;
-                }
+        let walls = self.firewalls(project, namespace, &format!("{}-fw-", n(namespace))).await?;
+        if walls.iter().any(|wall| !belongs(wall, namespace, &known)) {
+            known.extend(self.all_clusters(project, namespace).await?.iter().filter_map(cluster::short_id));
+        }
+        for wall in walls.iter().filter(|wall| !belongs(wall, namespace, &known)) {
+            let name = wall["name"].as_str().unwrap_or_default();
+            found.push(format!("{name} is a rule of a machine that is gone"));
+            if repair {
+                self.remove(&format!("{firewalls}/{name}")).await?;
             }
         }
         Ok(found)
     }
+}
+
+/// Whether a firewall is a rule of one of these.
+fn belongs(wall: &Value, namespace: &str, known: &BTreeSet<String>) -> bool {
+    let name = wall["name"].as_str().unwrap_or_default();
+    known.iter().any(|short| name.starts_with(&prefix(namespace, short)))
 }

@@ -99,7 +99,42 @@ def main(endpoint):
     assert status(compute.networks().delete(project=PROJECT, network="para-default-vpc")) == 400
     zones = compute.instances().aggregatedList(project=PROJECT).execute()["items"]
     assert [one["name"] for one in zones[f"zones/{ZONE}"]["instances"]] == ["vm-1"]
+    cluster(endpoint, status, world, compute, network)
     print(json.dumps({"firewall": wall["name"]}))
+
+
+def cluster(endpoint, status, world, compute, network):
+    clusters = build("container", "v1", credentials=Sesame(), client_options={"api_endpoint": endpoint + "/"})
+    clusters = clusters.projects().locations()
+    parent = f"projects/{PROJECT}/locations/{ZONE}"
+    name = f"{parent}/clusters/c-1"
+
+    def done(operation):
+        while operation["status"] != "DONE":
+            operation = clusters.operations().get(name=f"{parent}/operations/{operation['name']}").execute()
+        assert "error" not in operation, operation
+
+    tag, block = "para-default-gke-c-1-node", "10.1.0.0/28"
+    body = {"cluster": {
+        "name": "c-1", "initialNodeCount": 1, "network": "para-default-vpc", "subnetwork": "para-default-us-west1-subnet",
+        "ipAllocationPolicy": {"useIpAliases": True, "clusterIpv4CidrBlock": "10.2.0.0/16", "servicesIpv4CidrBlock": "10.3.0.0/16"},
+        "privateClusterConfig": {"masterIpv4CidrBlock": block, "enablePrivateNodes": True}, "nodeConfig": {"tags": [tag]}}}
+    assert status(clusters.clusters().get(name=name)) == 404
+    operation = clusters.clusters().create(parent=parent, body=body).execute()
+    assert status(clusters.clusters().create(parent=parent, body=body)) == 409
+    made = clusters.clusters().get(name=name).execute()
+    assert made["status"] == "PROVISIONING", made
+    own = f"para-default-cluster-{made['id'][:8]}"
+    for direction, ranges in (("INGRESS", "sourceRanges"), ("EGRESS", "destinationRanges")):
+        world(compute.firewalls().insert(project=PROJECT, body={
+            "name": f"paraglider-allow-control-plane-{direction.lower()}-c-1", "network": network, "direction": direction,
+            "priority": 65500, "allowed": [{"IPProtocol": "all"}], ranges: [block], "targetTags": [own, tag],
+            "description": "Paraglider allow cluster egress traffic"}))
+    done(operation)
+    update = {"update": {"desiredNodePoolAutoConfigNetworkTags": {"tags": [own]}}}
+    done(clusters.clusters().update(name=name, body=update).execute())
+    found = clusters.clusters().list(parent=f"projects/{PROJECT}/locations/-").execute()["clusters"]
+    assert [(one["name"], one["status"]) for one in found] == [("c-1", "RUNNING")], found
 
 
 main(sys.argv[1])

@@ -1,4 +1,5 @@
 //! A stand-in of Google's Compute Engine: objects, what they refer to, and operations that take their time.
+//! The Kubernetes Engine is in [`clusters`](super::clusters).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,10 +17,10 @@ const HOLD: Duration = Duration::from_mins(2);
 /// What an object refers to, by field.
 const REFERENCES: &[&str] = &["network", "subnetwork", "vpnGateway", "peerExternalGateway", "router"];
 
-struct Object {
-    body: Value,
-    ready_at: Duration,
-    gone_at: Option<Duration>,
+pub(super) struct Object {
+    pub(super) body: Value,
+    pub(super) ready_at: Duration,
+    pub(super) gone_at: Option<Duration>,
 }
 
 struct Running {
@@ -28,8 +29,9 @@ struct Running {
 }
 
 pub(crate) struct Google {
-    contract: Contract,
-    objects: BTreeMap<String, Object>,
+    compute: Contract,
+    clusters: Contract,
+    pub(super) objects: BTreeMap<String, Object>,
     operations: BTreeMap<String, Running>,
     requests: BTreeMap<String, String>,
     /// How long every operation takes.
@@ -39,7 +41,8 @@ pub(crate) struct Google {
 impl Google {
     pub(crate) fn new() -> Self {
         Self {
-            contract: Contract::load(),
+            compute: Contract::compute(),
+            clusters: Contract::clusters(),
             objects: BTreeMap::new(),
             operations: BTreeMap::new(),
             requests: BTreeMap::new(),
@@ -51,6 +54,7 @@ impl Google {
     pub(crate) fn state(&self) -> BTreeMap<String, Value> {
         let plain = |object: &Object| {
             let mut body = object.body.clone();
+            self.forget_spaces(&mut body);
             for field in ["id", "selfLink", "ipCidrRange"] {
                 body.as_object_mut().unwrap().remove(field);
             }
@@ -82,6 +86,7 @@ impl Google {
             .collect();
         for path in gone {
             self.objects.remove(&path);
+            self.after_cluster(&path);
             for object in self.objects.values_mut() {
                 if let Some(list) = object.body["subnetworks"].as_array_mut() {
                     list.retain(|one| one.as_str().unwrap().trim_start_matches(PREFIX) != path);
@@ -91,7 +96,7 @@ impl Google {
     }
 
     /// An operation, the same for a request that comes again.
-    fn begin(&mut self, seen: &Seen, kind: &'static str, now: Duration) -> Reply {
+    pub(super) fn begin(&mut self, seen: &Seen, kind: &'static str, now: Duration) -> Reply {
         let name = format!("operation-{}", self.operations.len());
         self.operations.insert(name.clone(), Running { ends: now + self.takes, kind });
         if let Some(id) = seen.parameter("requestId") {
@@ -100,7 +105,7 @@ impl Google {
         self.told(&name, now)
     }
 
-    fn told(&self, name: &str, now: Duration) -> Reply {
+    pub(super) fn told(&self, name: &str, now: Duration) -> Reply {
         let running = &self.operations[name];
         let status = if running.ends <= now { "DONE" } else { "RUNNING" };
         Reply::new(
@@ -233,7 +238,10 @@ impl Google {
             return refuse(400, "resourceNotReady", "The resource is not ready");
         }
         let peered = object.body["peerings"].as_array().is_some_and(|list| !list.is_empty());
-        let used = self.objects.iter().find(|(_, other)| {
+        let used = self.objects.iter().find(|(by, other)| {
+            if by.contains("/clusters/") {
+                return object.body["name"] == other.body["subnetwork"] && path.contains("/subnetworks/");
+            }
             let interface = &other.body["networkInterfaces"][0];
             let linked = other.body["interfaces"].as_array().into_iter().flatten();
             REFERENCES.iter().any(|field| other.body[*field] == *full || interface[*field] == *full)
@@ -350,7 +358,8 @@ fn normalize(body: &mut Value) {
 
 impl Vendor for Google {
     fn check(&self, seen: &Seen) -> Result<(), String> {
-        self.contract.check(seen).map(drop)
+        let api = if self.compute.has(&seen.path) { &self.compute } else { &self.clusters };
+        api.check(seen).map(drop)
     }
 
     fn error(&self, status: u16, message: &str) -> Value {
@@ -368,6 +377,9 @@ impl Vendor for Google {
         }
         self.sweep(clock.now());
         let now = clock.now();
+        if let Some(path) = seen.path.strip_prefix("/v1/") {
+            return self.answer_of_clusters(seen, path, clock);
+        }
         let path = seen.path.trim_start_matches("/compute/v1/").to_owned();
         if let Some(known) = seen.parameter("requestId").and_then(|id| self.requests.get(id)) {
             return self.told(&known.clone(), now);

@@ -24,7 +24,7 @@ async fn rules_of_a_tag_reach_the_clouds_that_answer() {
     let group = json!({ "name": "group", "child_tags": members });
     assert_eq!(rest(Method::POST, format!("{url}/tags/group/applyMembers"), group).await.0, 200);
     let rules =
-        json!([{ "name": "web", "src_port": -1, "dst_port": 443, "protocol": 6, "tags": ["10.9.0.1"] }]);
+        json!([{ "name": "web", "src_port": -1, "dst_port": 443, "protocol": 6, "tags": ["1.1.1.1"] }]);
     let at = format!("{url}/tags/group/rules");
 
     clouds.east_leaves().await;

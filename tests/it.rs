@@ -67,6 +67,8 @@ mod soak;
 #[cfg(test)]
 mod supply;
 #[cfg(test)]
+mod traces;
+#[cfg(test)]
 mod tree;
 #[cfg(test)]
 mod up;

@@ -4,12 +4,13 @@
 //! sentences. Only the newest requests are kept.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use tarbet_telemetry::RequestId;
+use tarbet_telemetry::{RequestId, trace};
 use tokio::time::Instant;
 
 use crate::local::LinkId;
@@ -52,6 +53,13 @@ pub enum Step {
     Abandoned,
 }
 
+impl Step {
+    /// Whether the request is over with it.
+    fn ends(&self) -> bool {
+        matches!(self, Self::Answered(_) | Self::Opened | Self::Failed(..) | Self::Abandoned)
+    }
+}
+
 /// The story of one request while it is being written.
 #[derive(Debug)]
 pub struct Story {
@@ -59,12 +67,20 @@ pub struct Story {
     began: Timestamp,
     begun: Instant,
     steps: Mutex<Vec<(Duration, Step)>>,
+    /// Whether those who follow traces have it.
+    traced: AtomicBool,
 }
 
 impl Story {
     /// A story nobody else keeps.
     pub fn new(subject: Subject) -> Self {
-        Self { subject, began: Timestamp::now(), begun: Instant::now(), steps: Mutex::default() }
+        Self {
+            subject,
+            began: Timestamp::now(),
+            begun: Instant::now(),
+            steps: Mutex::default(),
+            traced: AtomicBool::new(false),
+        }
     }
 
     /// What the request wants.
@@ -79,11 +95,34 @@ impl Story {
 
     /// Something happened.
     pub fn note(&self, step: Step) {
-        let at = self.begun.elapsed();
+        let (at, ends) = (self.begun.elapsed(), step.ends());
+        let told = ends && trace::wanted() && !self.traced.swap(true, Ordering::Relaxed);
+        let part = told.then(|| self.part(at, &step));
         let mut steps = lock(&self.steps);
         if steps.len() < MAX_STEPS {
             steps.push((at, step));
         }
+        drop(steps);
+        if let Some(part) = part {
+            trace::tell(part);
+        }
+    }
+
+    /// What a collector of traces is told at its end.
+    fn part(&self, took: Duration, end: &Step) -> trace::Part {
+        let Subject { id, principal, site, wants } = self.subject.clone();
+        let mut steps: Vec<_> =
+            lock(&self.steps).iter().map(|(at, step)| (*at, sentence(step, site.as_str()))).collect();
+        steps.push((took, sentence(end, site.as_str())));
+        let failure = match end {
+            Step::Failed(code, why) => Some(format!("{code}: {why}")),
+            _ => None,
+        };
+        // The service and the verb: a path is different for every request.
+        let name = wants.split(' ').take(2).collect::<Vec<_>>().join(" ");
+        let about =
+            vec![("tarbet.site", site.to_string()), ("tarbet.principal", principal), ("tarbet.wants", wants)];
+        trace::Part { request: id, name, began: SystemTime::from(self.began), took, steps, about, failure }
     }
 
     /// The story as it is told.

@@ -39,6 +39,11 @@ impl RequestId {
         if sound && complete && parent.bytes().any(|b| b != b'0') { trace.parse().ok() } else { None }
     }
 
+    /// Its 128 bits.
+    pub(crate) fn number(self) -> u128 {
+        self.0
+    }
+
     /// A `traceparent` for the next hop, with a new parent id.
     pub fn traceparent(self) -> String {
         let parent = Uuid::new_v4().as_u128() as u64 | 1;

@@ -33,8 +33,11 @@ impl Disk {
         run(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&disk.beneath))?;
         let image = disk.beneath.join("image");
         File::create(&image)?.set_len(SIZE)?;
-        // Without a journal, which would give up for ever at the first error.
-        run(Command::new("mkfs.ext2").args(["-q", "-m", "0"]).arg(&image))?;
+        // Without a journal, which would give up for ever at the first error; and with blocks so large, all of its own
+        // written at once, that a file of a test never needs one to find others by: that one would be lost for good,
+        // however often somebody writes again.
+        let whole = ["-q", "-m", "0", "-b", "4096", "-E", "nodiscard,lazy_itable_init=0"];
+        run(Command::new("mkfs.ext2").args(whole).arg(&image))?;
         disk.mount()?;
         Ok(disk)
     }

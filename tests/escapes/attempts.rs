@@ -59,11 +59,23 @@ impl Names {
         let text =
             text.replace(self.user, "USER").replace(&self.token, "TOKEN").replace(&self.request, "REQUEST");
         let text = text.replace(self.site, "SITE").replace(&capital, "SITE");
+        let text =
+            ["\"began\":", "\"afterUs\":", "over link "].iter().fold(text, |text, mark| untimed(&text, mark));
         text.replace(&format!("number {}", self.number), "number N")
             .replace(&format!("`{}`", self.number), "`N`")
             .replace(&format!("gitlab-{}", self.number), "gitlab-N")
             .replace(&format!("/{}", self.number), "/N")
     }
+}
+
+/// A text without what stands behind this mark: a caller may read the stories of their own requests, and those began
+/// at different times and went over one link or the other.
+fn untimed(text: &str, mark: &str) -> String {
+    let mut parts = text.split(mark);
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| {
+        text + mark + part.trim_start_matches(|letter: char| !matches!(letter, ',' | '}'))
+    })
 }
 
 /// One attempt, with places for the names: `{s}` a site, `{n}` its number, `{t}` a token, `{r}` a request, `{u}` a user.

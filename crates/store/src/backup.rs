@@ -197,7 +197,7 @@ async fn remove_all_but(store: &Store, marker: &Key) -> Result<(), BackupError> 
         let keys = page.entries.into_iter().map(|entry| entry.key).filter(|key| key != marker);
         let operations: Vec<Operation> = keys.map(|key| Operation::Delete { key }).collect();
         if !operations.is_empty() {
-            store.commit(Commit { conditions: Vec::new(), operations }).await?;
+            store.commit(Commit { operations, ..Commit::new() }).await?;
         }
         match page.next {
             Some(next) => after = Some(next),

@@ -105,6 +105,8 @@ pub struct Commit {
     pub conditions: Vec<Condition>,
     /// What then happens.
     pub operations: Vec<Operation>,
+    /// Whether it counts as made only once it is on the disk, in a store that has one of its own.
+    pub on_disk: bool,
 }
 
 impl Commit {
@@ -122,6 +124,12 @@ impl Commit {
     /// Adds an operation.
     pub fn with(mut self, operation: Operation) -> Self {
         self.operations.push(operation);
+        self
+    }
+
+    /// Only once it is on the disk is it acknowledged.
+    pub fn on_disk(mut self) -> Self {
+        self.on_disk = true;
         self
     }
 

@@ -30,7 +30,7 @@ pub struct RedbConfig {
     /// The file. It is created, with its folder, if it is missing.
     #[garde(skip)]
     pub path: PathBuf,
-    /// When a change is on the disk: `soon` (the default), within 20 ms of being acknowledged, so that a power failure may cost the last 20 ms and the death of the process nothing; or `each`, before it is acknowledged.
+    /// When a change is on the disk: `soon` (the default), by a flush that begins within 20 ms of its being acknowledged, so that a power failure may cost the last 20 ms and the time of one flush (but no site, token or user) and the death of the process nothing; or `each`, before it is acknowledged.
     #[serde(default, skip_serializing_if = "is_soon")]
     #[garde(skip)]
     pub sync: Sync,
@@ -41,7 +41,7 @@ pub struct RedbConfig {
 #[serde(rename_all = "lowercase")]
 pub enum Sync {
     /// Soon after it was acknowledged. Killing the process loses nothing; a power failure may lose the
-    /// last 20 ms, and leaves the state of a moment before.
+    /// last 20 ms and the time of one flush, and leaves the state of a moment before.
     #[default]
     Soon,
     /// Before it is acknowledged.

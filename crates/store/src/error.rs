@@ -62,7 +62,8 @@ pub enum Error {
         #[source]
         cause: Cause,
     },
-    /// The commit was sent but not confirmed: it was done in full or not at all, and will not be done later.
+    /// The commit was sent but not confirmed: it was done in full or not at all. A server will not do it later; in a file
+    /// whose flush failed it may be there once the process has started anew.
     #[error("the store at {at} did not confirm a commit within {waited:?}; it may have been made")]
     Uncertain {
         /// Which server.
@@ -113,6 +114,16 @@ pub enum Error {
         #[source]
         cause: Cause,
     },
+    /// The disk failed to flush the file. Nobody knows what of it is there, so nothing more is written or
+    /// read until the process starts anew.
+    #[error("the disk did not take what was written to the store file {}", path.display())]
+    Unflushed {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        #[source]
+        cause: Cause,
+    },
     /// A record is there but makes no sense to this program.
     #[error("the record at {key} cannot be read")]
     Record {
@@ -149,7 +160,9 @@ impl Error {
             }
             Self::Unavailable { .. } | Self::File { .. } => (Whose::Upstream, Retry::Later),
             Self::Uncertain { .. } => (Whose::Upstream, Retry::AfterReading),
-            Self::Refused { .. } | Self::HalfRestored { .. } => (Whose::Upstream, Retry::No),
+            Self::Refused { .. } | Self::Unflushed { .. } | Self::HalfRestored { .. } => {
+                (Whose::Upstream, Retry::No)
+            }
             Self::Record { .. } => (Whose::Ours, Retry::No),
         };
         Class { whose, retry }
@@ -169,9 +182,11 @@ impl Coded for Error {
             Self::Setting { .. } => &ground::CONFIG_INVALID,
             Self::Locked { .. } => &ground::STORE_LOCKED,
             Self::Schema { .. } | Self::Record { .. } | Self::HalfRestored { .. } => &ground::STORE_SCHEMA,
-            Self::Unavailable { .. } | Self::Uncertain { .. } | Self::Refused { .. } | Self::File { .. } => {
-                &ground::STORE_UNAVAILABLE
-            }
+            Self::Unavailable { .. }
+            | Self::Uncertain { .. }
+            | Self::Refused { .. }
+            | Self::File { .. }
+            | Self::Unflushed { .. } => &ground::STORE_UNAVAILABLE,
         };
         let mut problem = Problem::new(code, sentence(&self.to_string()));
         if let Self::Unavailable { at, .. } | Self::Uncertain { at, .. } | Self::Refused { at, .. } = self {
@@ -181,12 +196,17 @@ impl Coded for Error {
             problem = problem.because(tarbet_telemetry::problem::chain(cause));
         }
         match self {
-            Self::Uncertain { .. } => {
-                problem.advising("look whether the change was made before repeating it")
-            }
+            Self::Uncertain { .. } => problem.advising(
+                "look whether the change was made before repeating it; if a disk failed, once the process \
+                 has started again on one that works",
+            ),
             Self::Refused { .. } => {
                 problem.advising("check user, password file, permissions and memory limit of the server")
             }
+            Self::Unflushed { .. } => problem.advising(
+                "check the disk, then start this process again on one that works; if records are missing \
+                 then, restore a backup",
+            ),
             Self::HalfRestored { .. } => problem
                 .because("a restore was interrupted")
                 .advising("run `tarbet store restore --replace` again"),

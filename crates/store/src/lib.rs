@@ -5,7 +5,7 @@
 //! watches, leases, typed tables and backups are written once above them.
 //! It refuses to be a database: no queries, no joins, no values beyond [`VALUE_MAX`], no Redis Cluster.
 //! What a commit promises: all of it or nothing, and for redb that it survives the death of the process once
-//! acknowledged, and that of the machine 20 ms later at most, or at once if the settings ask for it.
+//! acknowledged, and that of the machine 20 ms and one flush later, or at once if the settings ask for it.
 //! Threads and tasks: a redb store owns one thread that flushes, a Redis store one subscriber task; both end
 //! when the last handle goes.
 

@@ -24,18 +24,27 @@ const REREAD: Duration = Duration::from_secs(5);
 pub struct Store {
     backend: Arc<dyn Backend>,
     reread: Duration,
+    on_disk: bool,
 }
 
 impl Store {
     /// A handle on this back end. Most callers want [`crate::open`].
     pub fn new(backend: impl Backend) -> Self {
-        Self { backend: Arc::new(backend), reread: REREAD }
+        Self { backend: Arc::new(backend), reread: REREAD, on_disk: false }
     }
 
     /// The same store, whose watchers look again after this long at the latest.
     #[must_use]
     pub fn with_reread(mut self, every: Duration) -> Self {
         self.reread = every;
+        self
+    }
+
+    /// The same store, whose changes are on its disk before they are acknowledged: for what is written
+    /// seldom and would be missed after a power failure.
+    #[must_use]
+    pub fn on_disk(mut self) -> Self {
+        self.on_disk = true;
         self
     }
 
@@ -65,8 +74,9 @@ impl Store {
     }
 
     /// Makes a change: all of it, or nothing and [`Error::Conflict`].
-    pub async fn commit(&self, commit: Commit) -> Result<Revision, Error> {
+    pub async fn commit(&self, mut commit: Commit) -> Result<Revision, Error> {
         commit.check()?;
+        commit.on_disk |= self.on_disk;
         self.backend.commit(commit).await
     }
 

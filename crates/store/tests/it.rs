@@ -15,6 +15,8 @@ mod crash;
 mod embedded;
 #[path = "it/faults.rs"]
 mod faults;
+#[path = "it/lost.rs"]
+mod lost;
 #[path = "it/model.rs"]
 mod model;
 #[path = "it/place.rs"]

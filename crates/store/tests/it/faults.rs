@@ -6,7 +6,7 @@ use std::time::Duration;
 use tarbet_store::backend::Redis;
 use tarbet_store::{Change, Error, LeaseError, RedisConfig, Retry, Store, StoreConfig, Watch};
 use tarbet_telemetry::Coded;
-use tarbet_testbed::{Persistence, RedisOptions, eventually};
+use tarbet_testbed::{Persistence, RedisOptions, eventually, verified};
 
 use crate::effort;
 use crate::place::{config, key, prefix, text};
@@ -64,14 +64,22 @@ async fn a_restart_is_survived() {
     assert!(store.put(key("l"), "w").await.unwrap() > before);
     let seen = changes(&mut watch).await;
     assert!(matches!(&seen[..], [Change::Put(entry)] if entry.key == key("l")), "{seen:?}");
+    verified("restarts of Redis under a store: nothing lost, and it goes on by itself", effort() as usize);
 }
 
 #[tokio::test]
 async fn a_dead_server_gives_clear_errors_until_it_is_back() {
     let mut server = durable().await;
     let (store, hurried) = (patient(&server), hasty(&server));
+    for _ in 0..effort() {
+        dies_and_comes_back(&mut server, &store, &hurried).await;
+    }
+    verified("kill -9 of Redis under a store: clear errors, nothing lost", effort() as usize);
+}
+
+async fn dies_and_comes_back(server: &mut tarbet_testbed::Redis, store: &Store, hurried: &Store) {
     let last = store.put(key("k"), "v").await.unwrap();
-    recovered(&hurried).await;
+    recovered(hurried).await;
     server.kill9().unwrap();
     let error = hurried.get(&key("k")).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { operation: "read", .. }), "{error:?}");
@@ -85,13 +93,13 @@ async fn a_dead_server_gives_clear_errors_until_it_is_back() {
     let error = hurried.put(key("k"), "w").await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { operation: "commit", .. }), "nothing was sent: {error:?}");
     // A store may be opened while its server is away.
-    let settings = RedisConfig { deadline: Duration::from_millis(600), ..config(&server) };
+    let settings = RedisConfig { deadline: Duration::from_millis(600), ..config(server) };
     let opened =
         tarbet_store::open(&StoreConfig::Redis(Box::new(settings)), tarbet_store::Clock::system()).await;
     let late = opened.unwrap();
     assert!(late.ping().await.is_err());
     server.restart().await.unwrap();
-    for store in [&store, &hurried, &late] {
+    for store in [store, hurried, &late] {
         recovered(store).await;
     }
     assert_eq!(store.get(&key("k")).await.unwrap().unwrap().revision, last);
@@ -128,10 +136,18 @@ async fn a_pause_is_survived_and_nothing_given_up_on_is_done_later() {
     }
     assert_eq!(store.list(&prefix("late")).await.unwrap(), []);
     assert_eq!(text(&store, &key("k")).await.as_deref(), Some("before"));
+    verified("writes given up while Redis stands still: none is made later", 3 * effort() as usize);
 }
 
 #[tokio::test]
 async fn an_emptied_server_is_noticed_and_filled_again() {
+    for _ in 0..effort() {
+        is_emptied().await;
+    }
+    verified("Redis emptied under a store: noticed, and no fencing token twice", effort() as usize);
+}
+
+async fn is_emptied() {
     let server = tarbet_testbed::Redis::start().await.unwrap();
     let store = patient(&server);
     let mut lease = store.try_lease(key("lease"), "me", Duration::from_mins(5)).await.unwrap().unwrap();
@@ -170,6 +186,7 @@ async fn a_commit_whose_answer_was_lost_is_not_made_twice() {
         assert_eq!(store.get(&key(i.to_be_bytes())).await.unwrap().unwrap().revision, revision);
     }
     assert_eq!(relay.cuts(), rounds, "every commit lost its first answer");
+    verified("commits to Redis whose answer is lost: none is made twice", rounds as usize);
 }
 
 #[tokio::test]

@@ -194,7 +194,7 @@ async fn commit(
         Do::Delete => Operation::Delete { key: name(*number) },
         Do::Refresh(ttl) => Operation::Refresh { key: name(*number), ttl: seconds(*ttl, time) },
     });
-    let commit = Commit { conditions: conditions.clone(), operations: raw.collect() };
+    let commit = Commit { conditions: conditions.clone(), operations: raw.collect(), ..Commit::new() };
     match (store.commit(commit).await, model.conflict(&conditions)) {
         (Ok(revision), None) => {
             assert!(model.history.last().is_none_or(|last| *last < revision));

@@ -1,8 +1,9 @@
 //! What was acknowledged and is not yet on the disk in redb, in a file beside it.
 //!
 //! A write to a file is in the kernel's hands at once, so it survives the death of this process, and it
-//! costs microseconds where a flush of the disk costs a millisecond. Each redb transaction is written
-//! here before it becomes visible; every few milliseconds redb is flushed, and the journal starts anew.
+//! costs microseconds where a flush of the disk costs a millisecond. Each batch of commits is
+//! written here before it becomes visible; every few milliseconds all of it goes to redb and the disk, and the
+//! journal starts anew.
 //!
 //! It is written from its beginning again and again, without being emptied. What tells the valid records
 //! from older ones is a random number, the *generation*, which redb holds and every record's digest
@@ -12,16 +13,15 @@
 
 pub(super) mod record;
 
-use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ::redb::backends::FileBackend;
 use ::redb::{Database, StorageBackend};
 
 use self::record::Changes;
-use super::tables::{self, Tables};
+use super::file::{beside, open_or_make};
+use super::tables::{self, Known, Tables};
 
 /// A file longer than this is emptied when it starts anew; a shorter one keeps its place on the disk.
 const KEPT_BYTES: u64 = 1024 * 1024;
@@ -37,9 +37,8 @@ pub(super) struct Journal {
 impl Journal {
     /// Opens or creates the journal of the store file at this path.
     pub(super) fn open(store: &Path) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = FileBackend::new(options.open(path(store))?).map_err(io::Error::other)?;
+        let file = open_or_make(&beside(store, ".journal"))?;
+        let file = FileBackend::new(file).map_err(io::Error::other)?;
         Ok(Self::on(Box::new(file)))
     }
 
@@ -57,7 +56,7 @@ impl Journal {
             return Ok(());
         }
         let transaction = database.begin_write()?;
-        let mut tables = Tables::open(&transaction, None, None)?;
+        let mut tables = Tables::open(&transaction, Known::read(database)?)?;
         let mut replayed = 0_usize;
         if known.is_some() {
             for record in records {
@@ -90,12 +89,6 @@ impl Journal {
         self.end
     }
 
-    /// Takes the records from there on back.
-    pub(super) fn cut(&mut self, end: u64) -> io::Result<()> {
-        self.end = end;
-        self.medium.set_len(end)
-    }
-
     /// Begins again at the start: all that is here is in redb, and redb holds this generation.
     pub(super) fn restart(&mut self, generation: u64) {
         self.generation = generation;
@@ -113,10 +106,4 @@ impl Journal {
         self.medium.read(0, &mut bytes)?;
         Ok(bytes)
     }
-}
-
-fn path(store: &Path) -> PathBuf {
-    let mut name = store.as_os_str().to_owned();
-    name.push(".journal");
-    name.into()
 }

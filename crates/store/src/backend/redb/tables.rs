@@ -13,10 +13,9 @@ use ::redb::{
 };
 use bytes::Bytes;
 
-use super::journal::record::{Change, Changes, Record};
-use crate::clock::Expiry;
-use crate::commit::{Commit, Operation};
-use crate::entry::{Entry, PAGE_BYTES, Page, Revision};
+use super::journal::record::{Change, Record};
+use super::recent::{self, Row, Rows};
+use crate::entry::{PAGE_BYTES, Page};
 use crate::key::{Key, Prefix, TableName};
 
 /// The layout this program writes.
@@ -81,20 +80,23 @@ pub(super) fn generation(database: &Database) -> Result<Option<u64>, Error> {
     Ok(meta.get(META_GENERATION)?.map(|generation| generation.value()))
 }
 
-fn entry(key: Key, (revision, at, value): (u64, u64, &[u8]), now: u64) -> Entry {
-    let expires_in = Expiry::from_stored(at).remaining(now);
-    Entry { key, value: Bytes::copy_from_slice(value), revision: Revision::new(revision), expires_in }
-}
-
-pub(super) fn get(snapshot: &ReadTransaction, key: &Key, now: u64) -> Result<Option<Entry>, Error> {
+/// The row at a key, expired or not.
+pub(super) fn row(snapshot: &ReadTransaction, key: &Key) -> Result<Option<Row>, Error> {
     let entries = snapshot.open_table(ENTRIES)?;
     let found = entries.get((key.table.as_str(), &key.bytes[..]))?;
-    let live = found.filter(|found| !Expiry::from_stored(found.value().1).passed(now));
-    Ok(live.map(|found| entry(key.clone(), found.value(), now)))
+    Ok(found.map(|found| found.value().into()))
 }
 
+impl From<(u64, u64, &[u8])> for Row {
+    fn from((revision, expiry, value): (u64, u64, &[u8])) -> Self {
+        Self { revision, expiry, value: Bytes::copy_from_slice(value) }
+    }
+}
+
+/// A page of what is in redb, where `recent` tells otherwise of that.
 pub(super) fn range(
     snapshot: &ReadTransaction,
+    recent: Rows,
     prefix: &Prefix,
     after: Option<&Key>,
     limit: usize,
@@ -106,31 +108,35 @@ pub(super) fn range(
         (None, Some(table)) => Bound::Included((table.as_str(), &prefix.bytes[..])),
         (None, None) => Bound::Unbounded,
     };
-    let mut page = Page::default();
-    let mut bytes = 0;
     let mut table: Option<TableName> = None;
-    for row in entries.range::<(&str, &[u8])>((start, Bound::Unbounded))? {
-        let (row_key, row_value) = row?;
-        let ((row_table, row_bytes), value) = (row_key.value(), row_value.value());
+    let known = entries.range::<(&str, &[u8])>((start, Bound::Unbounded))?.filter_map(move |row| {
+        let (key, value) = match row {
+            Ok(row) => row,
+            Err(error) => return Some(Err(error)),
+        };
         // Names are checked on the way in; one that fails here would be damage, which redb's own
         // checksums find, so it is passed over.
-        if table.as_ref().is_none_or(|table| table.as_str() != row_table) {
-            table = TableName::new(row_table).ok();
+        let (name, bytes) = key.value();
+        if table.as_ref().is_none_or(|table| table.as_str() != name) {
+            table = TableName::new(name).ok();
         }
-        let Some(table) = &table else { continue };
-        let key = table.key(Bytes::copy_from_slice(row_bytes));
+        let key = table.as_ref()?.key(Bytes::copy_from_slice(bytes));
+        Some(Ok((key, value.value().into())))
+    });
+    let mut page = Page::default();
+    let mut bytes = 0;
+    for row in recent::over(recent, known) {
+        let (key, row) = row?;
         if !prefix.contains(&key) {
             break;
         }
-        if Expiry::from_stored(value.1).passed(now) {
-            continue;
-        }
+        let Some(row) = row.filter(|row| row.is_live(now)) else { continue };
         if page.entries.len() == limit || bytes > PAGE_BYTES {
             page.next = page.entries.last().map(|entry| entry.key.clone());
             break;
         }
-        bytes += value.2.len();
-        page.entries.push(entry(key, value, now));
+        bytes += row.value.len();
+        page.entries.push(row.entry(key, now));
     }
     Ok(page)
 }
@@ -139,50 +145,39 @@ pub(super) fn range(
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     /// The last revision that was given out. With a journal it is ahead of the one in `meta`.
-    revision: u64,
-    /// Nothing expires before this.
-    soonest: u64,
+    pub(super) revision: u64,
+    /// Nothing in redb expires before this.
+    pub(super) soonest: u64,
 }
 
-/// The tables for writing. Opening one and changing one costs every commit, so those that a commit seldom needs are
-/// opened when it does.
+impl Known {
+    /// After the file was opened.
+    pub(super) fn read(database: &Database) -> Result<Self, Error> {
+        let meta = database.begin_read()?.open_table(META)?;
+        let revision = meta.get(META_REVISION)?.map_or(0, |revision| revision.value());
+        Ok(Self { revision, soonest: 0 })
+    }
+}
+
+/// The tables for writing. Opening one and changing one costs every flush, so those that it seldom needs are opened
+/// when it does.
 pub(super) struct Tables<'t> {
     transaction: &'t WriteTransaction,
     entries: Table<'t, EntryKey, EntryValue>,
     expiry: Option<Table<'t, ExpiryKey, ()>>,
     known: Known,
-    changes: Option<&'t mut Changes>,
 }
 
-/// What became of a commit: its revision, or the key that was not as expected.
-pub(super) type Outcome = Result<Revision, Key>;
-
 impl<'t> Tables<'t> {
-    /// Opens them, with what is known already; what commits change is written down as well, if asked.
-    pub(super) fn open(
-        transaction: &'t WriteTransaction,
-        known: Option<Known>,
-        changes: Option<&'t mut Changes>,
-    ) -> Result<Self, Error> {
-        let known = if let Some(known) = known {
-            known
-        } else {
-            let meta = transaction.open_table(META)?;
-            let revision = meta.get(META_REVISION)?.map_or(0, |revision| revision.value());
-            Known { revision, soonest: 0 }
-        };
+    /// Opens them, with what is known already.
+    pub(super) fn open(transaction: &'t WriteTransaction, known: Known) -> Result<Self, Error> {
         let entries = transaction.open_table(ENTRIES)?;
-        Ok(Self { transaction, entries, expiry: None, known, changes })
+        Ok(Self { transaction, entries, expiry: None, known })
     }
 
-    /// What the next transaction need not read, once this one is committed.
+    /// What the next flush need not read, once this one is committed.
     pub(super) fn known(&self) -> Known {
         self.known
-    }
-
-    /// The last revision that was given out.
-    pub(super) fn revision(&self) -> u64 {
-        self.known.revision
     }
 
     /// Writes down which revision was given out last. A record of the journal tells it as well.
@@ -224,10 +219,10 @@ impl<'t> Tables<'t> {
         Ok(true)
     }
 
-    /// Removes up to `most` expired entries and tells how many it were.
-    pub(super) fn sweep(&mut self, now: u64, most: usize) -> Result<usize, Error> {
+    /// Removes up to `most` expired entries.
+    pub(super) fn sweep(&mut self, now: u64, most: usize) -> Result<(), Error> {
         if now < self.known.soonest {
-            return Ok(0);
+            return Ok(());
         }
         let (mut due, mut soonest) = (Vec::new(), u64::MAX);
         for row in self.expiry()?.iter()? {
@@ -243,59 +238,15 @@ impl<'t> Tables<'t> {
         for (table, key) in &due {
             self.remove(table, key)?;
         }
-        Ok(due.len())
-    }
-
-    /// Does all of a commit, or nothing.
-    pub(super) fn run(&mut self, commit: &Commit, now: u64) -> Result<Outcome, Error> {
-        for condition in &commit.conditions {
-            let found = self.live(&condition.key, now)?.map(|(revision, _)| revision);
-            if !condition.expect.holds(found) {
-                return Ok(Err(condition.key.clone()));
-            }
-        }
-        let revision = Revision::after(self.known.revision, now);
-        self.known.revision = revision.number();
-        for operation in &commit.operations {
-            match operation {
-                Operation::Put { key, value, ttl } => {
-                    self.put(key, revision, Expiry::after(now, *ttl), value)?;
-                }
-                Operation::Delete { key } => {
-                    let (table, key) = (key.table.as_str(), &key.bytes[..]);
-                    self.remove(table, key)?;
-                    self.note(&Change::Delete { table, key });
-                }
-                Operation::Refresh { key, ttl } => {
-                    if let Some((revision, value)) = self.live(key, now)? {
-                        self.put(key, revision, Expiry::after(now, Some(*ttl)), &value)?;
-                    }
-                }
-            }
-        }
-        Ok(Ok(revision))
-    }
-
-    fn live(&self, key: &Key, now: u64) -> Result<Option<(Revision, Vec<u8>)>, Error> {
-        let found = self.entries.get((key.table.as_str(), &key.bytes[..]))?;
-        Ok(found.and_then(|found| {
-            let (revision, at, value) = found.value();
-            let live = !Expiry::from_stored(at).passed(now);
-            live.then(|| (Revision::new(revision), value.to_vec()))
-        }))
-    }
-
-    fn put(&mut self, key: &Key, revision: Revision, expiry: Expiry, value: &[u8]) -> Result<(), Error> {
-        let (table, key, revision, expiry) =
-            (key.table.as_str(), &key.bytes[..], revision.number(), expiry.stored());
-        self.write(table, key, (revision, expiry, value))?;
-        self.note(&Change::Put { table, key, revision, expiry, value });
         Ok(())
     }
 
-    fn note(&mut self, change: &Change<'_>) {
-        if let Some(changes) = &mut self.changes {
-            changes.push(change);
+    /// Makes a row what it is now.
+    pub(super) fn set(&mut self, key: &Key, row: Option<&Row>) -> Result<(), Error> {
+        let (table, key) = (key.table.as_str(), &key.bytes[..]);
+        match row {
+            Some(row) => self.write(table, key, (row.revision, row.expiry, &row.value)),
+            None => self.remove(table, key),
         }
     }
 

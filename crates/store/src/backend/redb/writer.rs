@@ -1,9 +1,9 @@
 //! Everything that changes a store file: who may, in which order, and when the disk is flushed.
 //!
-//! Commits wait in a queue. Whoever gets hold of the [`Work`] applies all that wait in one redb
-//! transaction: usually the caller itself, which then need not wake anybody, else the thread. Callers
-//! never wait for the [`Work`], as its holder looks at the queue again before it is done. Whatever
-//! waits for the disk, a flush or a large commit, is the thread's.
+//! Commits wait in a queue. Whoever gets hold of the [`Work`] makes all that wait in one batch: usually the
+//! caller itself, which then need not wake anybody, else the thread. Callers never wait for the [`Work`],
+//! as its holder looks at the queue again before it is done. Whatever waits for the disk, a flush or a
+//! large commit, is the thread's.
 
 mod work;
 
@@ -18,6 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use self::work::{Owed, Work};
 use super::file::File;
 use super::journal::Journal;
+use super::recent::Recent;
 use crate::clock::Clock;
 use crate::commit::{Commit, Operation};
 use crate::config::Sync;
@@ -33,7 +34,8 @@ const BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// When each commit is flushed, a batch is closed this long after its first commit. Far below one flush
 /// on most disks, long enough for a burst to gather.
 const BATCH_AGE: Duration = Duration::from_micros(500);
-/// How long an acknowledged commit may be in the journal only. It is what a power failure may cost.
+/// How long an acknowledged commit may be in the journal only before a flush begins. With the time of the flush it is
+/// what a power failure may cost.
 const FLUSH_AGE: Duration = Duration::from_millis(20);
 /// A journal of this size is not left to grow for the rest of that time.
 const FLUSH_BYTES: u64 = 4 * 1024 * 1024;
@@ -71,6 +73,11 @@ pub(super) struct Job {
 }
 
 impl Job {
+    /// Whether it would hold up whatever else its caller's thread runs.
+    fn takes_long(&self) -> bool {
+        self.commit.on_disk || self.bytes() > INLINE_BYTES
+    }
+
     fn bytes(&self) -> usize {
         let value = |operation: &Operation| match operation {
             Operation::Put { value, .. } => value.len(),
@@ -108,13 +115,14 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn start(
         file: Arc<File>,
+        recent: Arc<Recent>,
         journal: Journal,
         sync: Sync,
         clock: Clock,
         hub: Arc<Hub>,
     ) -> Result<Self, Error> {
         let stats = Arc::new(Stats::default());
-        let work = Work::new(Arc::clone(&file), journal, sync, clock, hub, Arc::clone(&stats));
+        let work = Work::new(Arc::clone(&file), recent, journal, sync, clock, hub, Arc::clone(&stats));
         let shared =
             Arc::new(Shared { queue: Mutex::default(), wake: Condvar::new(), work: Mutex::new(work), sync });
         let thread = std::thread::Builder::new().name("store-writer".into());
@@ -126,7 +134,7 @@ impl Writer {
 
     /// Queues a commit, and makes it at once if that takes no waiting.
     pub(super) fn send(&self, job: Job) {
-        let here = self.shared.sync == Sync::Soon && job.bytes() <= INLINE_BYTES;
+        let here = self.shared.sync == Sync::Soon && !job.takes_long();
         self.shared.queue().jobs.push_back(job);
         if !here || self.shared.help() {
             self.shared.wake.notify_one();
@@ -168,15 +176,26 @@ impl Shared {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return false,
         };
-        let timed = self.serve(&mut work);
+        if matches!(work.owes(), Some(Owed::Reopen)) {
+            return true;
+        }
+        let batch = {
+            let mut queue = self.queue();
+            let flushes = queue.due.is_some_and(|due| due <= Instant::now());
+            // What comes after this look is not in the batch.
+            if flushes || queue.jobs.iter().any(Job::takes_long) {
+                return true;
+            }
+            queue.take()
+        };
+        let timed = self.serve(&mut work, batch);
         drop(work);
         // Whoever came too late for this batch found the work taken, and relies on this look.
         timed || !self.queue().jobs.is_empty()
     }
 
     /// Makes one batch. Tells whether it left something that the thread does not know of.
-    fn serve(&self, work: &mut Work) -> bool {
-        let batch = self.queue().take();
+    fn serve(&self, work: &mut Work, batch: Vec<Job>) -> bool {
         if batch.is_empty() {
             return false;
         }
@@ -206,12 +225,14 @@ impl Shared {
         loop {
             let closing = self.wait();
             let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
-            let nothing = self.queue().jobs.is_empty();
-            self.serve(&mut work);
+            let batch = self.queue().take();
+            let nothing = batch.is_empty();
+            self.serve(&mut work, batch);
             let due = self.queue().due.take_if(|due| closing || *due <= Instant::now()).is_some();
             if due {
                 work.settle();
-            } else if nothing && !closing {
+            } else if nothing && !closing && work.owes().is_none() {
+                // Somebody else may have made what it was woken for, and its flush waits for more to share it.
                 work.tidy();
             }
             // A file that still fails is left to whoever opens it next, with its journal.

@@ -1,4 +1,4 @@
-//! A record of the journal: what one redb transaction changed, in a form that can be cut anywhere.
+//! A record of the journal: what one batch of commits changed, in a form that can be cut anywhere.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -10,6 +10,9 @@
 use std::io;
 
 use sha2::{Digest, Sha256};
+
+use super::super::recent::Row;
+use crate::key::Key;
 
 const LENGTH: usize = 4;
 const DIGEST: usize = 16;
@@ -75,6 +78,19 @@ impl Changes {
 pub(in super::super) enum Change<'a> {
     Put { table: &'a str, key: &'a [u8], revision: u64, expiry: u64, value: &'a [u8] },
     Delete { table: &'a str, key: &'a [u8] },
+}
+
+impl<'a> Change<'a> {
+    /// What makes a row what it is now.
+    pub(in super::super) fn of(key: &'a Key, row: Option<&'a Row>) -> Self {
+        let (table, key) = (key.table.as_str(), &key.bytes[..]);
+        match row {
+            Some(Row { revision, expiry, value }) => {
+                Self::Put { table, key, revision: *revision, expiry: *expiry, value }
+            }
+            None => Self::Delete { table, key },
+        }
+    }
 }
 
 /// A record whose digest is right and whose changes make no sense: written by another program.

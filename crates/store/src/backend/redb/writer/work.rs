@@ -1,21 +1,23 @@
-//! The work itself: one redb transaction for a batch, its record in the journal, flushing, recovery.
+//! The work itself: a batch and its record in the journal, flushing, recovery.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-use ::redb::Durability;
+use std::time::Instant;
 
 use super::{Job, Stats};
+use crate::backend::redb::batch::{Batch, Outcome};
 use crate::backend::redb::file::File;
 use crate::backend::redb::journal::Journal;
-use crate::backend::redb::journal::record::Changes;
-use crate::backend::redb::tables::{Known, Outcome, Tables};
+use crate::backend::redb::journal::record::{Change, Changes};
+use crate::backend::redb::recent::{Recent, Rows};
+use crate::backend::redb::tables::{Known, Tables};
 use crate::clock::Clock;
 use crate::config::Sync;
 use crate::error::Error;
 use crate::hints::Hub;
 
-/// Expired entries removed with one batch: keeps pace with what expires, without delaying anybody.
+/// Expired entries removed with one flush, or as many as it writes: keeps pace with what expires, without delaying
+/// anybody.
 const SWEEP_MAX: usize = 1024;
 
 /// What the last change left to do.
@@ -26,17 +28,26 @@ pub(super) enum Owed {
     Reopen,
 }
 
+/// What a batch comes to.
+struct Decided {
+    outcomes: Vec<Outcome>,
+    /// The revision afterwards; nothing if nothing changes, and then nothing is written.
+    revision: Option<u64>,
+    rows: Rows,
+}
+
 /// What is needed to change the file. Only ever in one hand.
 pub(super) struct Work {
     file: Arc<File>,
+    recent: Arc<Recent>,
     journal: Journal,
     sync: Sync,
     clock: Clock,
     hub: Arc<Hub>,
     stats: Arc<Stats>,
-    /// What the transaction at hand changes, for the journal.
+    /// What the batch at hand changes, for the journal.
     changes: Changes,
-    /// What the last transaction knew; nothing after the file was opened.
+    /// What the last batch or flush knew; nothing after the file was opened.
     known: Option<Known>,
     /// The last transaction failed; the file must be opened again before the next.
     broken: bool,
@@ -47,6 +58,7 @@ pub(super) struct Work {
 impl Work {
     pub(super) fn new(
         file: Arc<File>,
+        recent: Arc<Recent>,
         journal: Journal,
         sync: Sync,
         clock: Clock,
@@ -54,13 +66,14 @@ impl Work {
         stats: Arc<Stats>,
     ) -> Self {
         let changes = Changes::default();
-        Self { file, journal, sync, clock, hub, stats, changes, known: None, broken: false, unflushed: false }
+        let (known, broken, unflushed) = (None, false, false);
+        Self { file, recent, journal, sync, clock, hub, stats, changes, known, broken, unflushed }
     }
 
     /// What is left to do when nobody wants anything.
     pub(super) fn owes(&self) -> Option<Owed> {
         if self.broken {
-            return Some(Owed::Reopen);
+            return self.file.failed_flush().is_none().then_some(Owed::Reopen);
         }
         self.unflushed.then(|| Owed::Flush { length: self.journal.end() })
     }
@@ -89,8 +102,9 @@ impl Work {
 
     /// Nobody wants anything: removes what has expired.
     pub(super) fn tidy(&mut self) {
-        // What went wrong was logged, and the next commit tells its caller.
-        let _logged = self.attempt(&[]);
+        // What cannot be known for want of a file is due as well, and then told by the flush.
+        self.unflushed |= self.known().map_or(true, |known| known.soonest <= self.clock.micros());
+        self.settle();
     }
 
     /// Pays what is owed: puts everything on the disk, so that the journal starts anew, or opens a file that
@@ -99,7 +113,7 @@ impl Work {
     pub(super) fn settle(&mut self) {
         if !self.broken
             && self.unflushed
-            && let Err(error) = self.flush()
+            && let Err(error) = self.flush(Rows::new())
         {
             self.broken = true;
             let path = self.file.path().display();
@@ -109,37 +123,95 @@ impl Work {
         let _told = self.recover();
     }
 
-    fn flush(&mut self) -> Result<(), ::redb::Error> {
-        let (generation, known) = (rand::random(), self.known);
-        self.file.with(|database| {
+    /// Puts on the disk what is recent, and further rows with it, and removes what has expired.
+    fn flush(&mut self, further: Rows) -> Result<(), ::redb::Error> {
+        let (now, known) = (self.clock.micros(), self.known()?);
+        let generation = (self.sync == Sync::Soon).then(rand::random);
+        let recent = self.recent.rows();
+        let learned = self.file.with(|database| {
             let transaction = database.begin_write()?;
-            Tables::open(&transaction, known, None)?.start_generation(generation)?;
-            Ok(transaction.commit()?)
+            let mut tables = Tables::open(&transaction, known)?;
+            for (key, row) in recent.iter().chain(&further) {
+                tables.set(key, row.as_ref())?;
+            }
+            tables.sweep(now, SWEEP_MAX.max(recent.len() + further.len()))?;
+            match generation {
+                Some(generation) => tables.start_generation(generation)?,
+                None => tables.keep_revision()?,
+            }
+            let learned = tables.known();
+            drop(tables);
+            transaction.commit()?;
+            Ok(learned)
         })?;
+        drop(recent);
         self.stats.transactions.fetch_add(1, Ordering::Relaxed);
-        self.journal.restart(generation);
+        self.known = Some(learned);
+        if let Some(generation) = generation {
+            self.journal.restart(generation);
+        }
+        self.recent.clear();
         self.unflushed = false;
         Ok(())
+    }
+
+    fn known(&mut self) -> Result<Known, ::redb::Error> {
+        let known = match self.known {
+            Some(known) => known,
+            None => self.file.with(Known::read)?,
+        };
+        Ok(*self.known.insert(known))
     }
 
     fn attempt(&mut self, batch: &[Job]) -> Result<Vec<Outcome>, Error> {
         self.recover()?;
         // Stays so if the attempt ends in a panic.
         self.broken = true;
-        let start = self.journal.end();
-        let outcomes = self.transact(batch).map_err(|error| {
-            let path = self.file.path().display();
-            tracing::error!(%error, %path, commits = batch.len(), "A batch could not be written to the store file.");
-            // Its callers are told that it was not made, so it must not come back with the journal.
-            if self.journal.end() != start
-                && let Err(error) = self.journal.cut(start)
-            {
-                tracing::error!(%error, "The record of a failed batch is still in the journal of the store.");
+        let begun = Instant::now();
+        let Decided { outcomes, revision, rows } =
+            self.decide(batch).map_err(|error| self.file.error("write", error))?;
+        if let Some(revision) = revision {
+            let on_disk = self.sync == Sync::Each || batch.iter().any(|job| job.commit.on_disk);
+            let flushes = self.file.flushes();
+            let made = if on_disk { self.put_on_disk(revision, rows) } else { self.put_down(revision, rows) };
+            if let Err(error) = made {
+                let path = self.file.path().display();
+                tracing::error!(%error, %path, commits = batch.len(), "A batch could not be written to the store file.");
+                self.doubt(on_disk.then_some(revision), flushes, begun, error)?;
             }
-            self.file.error("write", error)
-        })?;
+        }
         self.broken = false;
         Ok(outcomes)
+    }
+
+    /// Whether a batch that failed was made all the same: redb has things to do after its flush, which may fail as
+    /// well. `revision` is what redb holds then; none if the batch was for the journal, which takes it or does not.
+    fn doubt(
+        &mut self,
+        revision: Option<u64>,
+        flushes: u64,
+        begun: Instant,
+        error: ::redb::Error,
+    ) -> Result<(), Error> {
+        let uncertain = |at: &File, cause| {
+            let at = at.path().display().to_string().into();
+            Error::Uncertain { at, waited: begun.elapsed(), cause }
+        };
+        if let Some(cause) = self.file.failed_flush() {
+            // All was written before the flush, so that it may be there after a restart.
+            return Err(uncertain(&self.file, cause));
+        }
+        if let Some(revision) = revision {
+            let made = self.recover().and_then(|()| self.file.read(Known::read)).map(|known| known.revision);
+            match made {
+                Ok(made) if made == revision => return Ok(()),
+                Err(_) if self.file.flushes() > flushes => {
+                    return Err(uncertain(&self.file, Arc::new(error)));
+                }
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Err(self.file.error("write", error))
     }
 
     fn recover(&mut self) -> Result<(), Error> {
@@ -147,50 +219,49 @@ impl Work {
             let journal = &mut self.journal;
             self.known = None;
             self.file.reopen(|database| journal.replay(database))?;
+            self.recent.clear();
             (self.broken, self.unflushed) = (false, false);
+            // What their last look missed, or what nobody was told of, is seen by another.
+            self.hub.touch_all();
             tracing::info!("The store file was opened again after a failed write.");
         }
         Ok(())
     }
 
-    /// One redb transaction for the whole batch. Nothing is written if nothing changed.
-    fn transact(&mut self, batch: &[Job]) -> Result<Vec<Outcome>, ::redb::Error> {
-        let now = self.clock.micros();
-        let soon = self.sync == Sync::Soon;
-        let Self { file, journal, changes, known, stats, unflushed, .. } = self;
-        file.with(|database| {
-            let mut transaction = database.begin_write()?;
-            if soon {
-                transaction.set_durability(Durability::None)?;
-            }
-            changes.clear();
-            let mut tables = Tables::open(&transaction, *known, soon.then_some(&mut *changes))?;
-            let swept = tables.sweep(now, SWEEP_MAX)?;
-            let outcomes: Vec<Outcome> =
-                batch.iter().map(|job| tables.run(&job.commit, now)).collect::<Result<_, _>>()?;
-            let (revision, learned) = (tables.revision(), tables.known());
-            let changed = outcomes.iter().any(Result::is_ok);
-            if !soon && changed {
-                tables.keep_revision()?;
-            }
-            drop(tables);
-            if !changed && swept == 0 {
-                transaction.abort()?;
-                *known = Some(learned);
-                return Ok(outcomes);
-            }
-            // What expired is gone with or without a record.
-            if soon && changed {
-                journal.append(changes, revision).map_err(::redb::Error::Io)?;
-            }
-            transaction.commit()?;
-            *known = Some(learned);
-            if soon {
-                *unflushed = true;
-            } else {
-                stats.transactions.fetch_add(1, Ordering::Relaxed);
-            }
-            Ok(outcomes)
-        })
+    /// Decides what the batch asks for.
+    fn decide(&mut self, batch: &[Job]) -> Result<Decided, ::redb::Error> {
+        let (now, known) = (self.clock.micros(), self.known()?);
+        let mut deciding = Batch::new(&self.file, &self.recent, known.revision, now);
+        let outcomes: Vec<Outcome> =
+            batch.iter().map(|job| deciding.run(&job.commit)).collect::<Result<_, _>>()?;
+        let Batch { revision, rows, .. } = deciding;
+        let changed = outcomes.iter().any(Result::is_ok);
+        Ok(Decided { outcomes, revision: changed.then_some(revision), rows })
+    }
+
+    /// Makes it and has it on the disk, and with it what is in the journal.
+    fn put_on_disk(&mut self, revision: u64, rows: Rows) -> Result<(), ::redb::Error> {
+        // Until a flush is done, what is recent hides what redb has: of a commit that changes a recent key
+        // and another one, only the other would be seen.
+        let hidden = rows.keys().any(|key| self.recent.get(key).is_some());
+        if hidden {
+            self.flush(Rows::new())?;
+        }
+        // Not before: redb holds this revision only once it has the batch.
+        self.known = Some(Known { revision, ..self.known()? });
+        self.flush(rows)
+    }
+
+    /// Makes it in the journal and in memory.
+    fn put_down(&mut self, revision: u64, rows: Rows) -> Result<(), ::redb::Error> {
+        self.known = Some(Known { revision, ..self.known()? });
+        self.changes.clear();
+        for (key, row) in &rows {
+            self.changes.push(&Change::of(key, row.as_ref()));
+        }
+        self.journal.append(&mut self.changes, revision).map_err(::redb::Error::Io)?;
+        self.recent.extend(rows);
+        self.unflushed = true;
+        Ok(())
     }
 }

@@ -14,6 +14,7 @@ mod seed;
 mod today;
 mod upkeep;
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use tonic::service::Routes;
 
 use crate::error::Error;
-use crate::model::{Created, Deployment, Flags, Mapping, Rule, SharedKey};
+use crate::model::{Created, Deployment, Flags, ForeignNetwork, Mapping, Rule, SharedKey};
 use crate::plan::connect::Gateway;
 
 pub(crate) use convert::{addresses as addresses_from, space as space_from};
@@ -106,12 +107,33 @@ pub struct OldConnections {
     pub bgp_addresses: Vec<Ipv4Addr>,
 }
 
+/// What a cloud can do that others cannot. Who must decide by it asks each time: a plugin elsewhere may have been
+/// replaced by another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Abilities {
+    /// Whether tunnels that exist take over the key of [`Cloud::create_connections`].
+    pub replaces_keys: bool,
+    /// How many permit lists may be changed at once.
+    pub at_once: usize,
+}
+
+/// Most clouds would only slow down if more permit lists were changed at once.
+const AT_ONCE: usize = 32;
+
 /// A cloud.
 #[async_trait]
 pub trait Cloud: Send + Sync + 'static {
-    /// How many permit lists may be changed at once. Most clouds would only slow down more.
+    /// How many permit lists may be changed at once, as far as that is known without asking.
     fn at_once(&self) -> usize {
-        32
+        AT_ONCE
+    }
+    /// What it can do, wherever its plugin runs.
+    async fn abilities(&self) -> Result<Abilities, Error> {
+        Ok(Abilities { replaces_keys: self.replaces_keys(), at_once: self.at_once() })
+    }
+    /// The same as [`Cloud::deployment_of`], wherever its plugin runs.
+    async fn find_deployment(&self, uri: &str) -> Result<Option<String>, Error> {
+        Ok(self.deployment_of(uri))
     }
     /// Spaces in use in these deployments.
     async fn used_spaces(&self, deployments: &[Deployment]) -> Result<Vec<Mapping>, Error>;
@@ -185,6 +207,28 @@ pub trait Cloud: Send + Sync + 'static {
     async fn drift(&self, _namespace: &str, _repair: bool) -> Result<Vec<String>, Error> {
         Err(Error::Unsupported("this cloud's plugin does not compare itself".into()))
     }
+    /// The networks in these deployments that are of none of their namespaces. It only looks.
+    async fn foreign_networks(&self, _deployments: &[Deployment]) -> Result<Vec<ForeignNetwork>, Error> {
+        Err(Error::Unsupported("this cloud's plugin does not tell which networks others made".into()))
+    }
+}
+
+/// Deployments that are in one place, by a spelling that is the same for all of them: several namespaces may
+/// share a place, and what one of them has is no stranger there.
+pub(crate) fn by_place<'a, K: Ord>(
+    deployments: &'a [Deployment],
+    spelling: impl Fn(&'a Deployment) -> Result<K, Error>,
+) -> Result<BTreeMap<K, Vec<&'a Deployment>>, Error> {
+    let mut places: BTreeMap<K, Vec<&Deployment>> = BTreeMap::new();
+    for deployment in deployments {
+        places.entry(spelling(deployment)?).or_default().push(deployment);
+    }
+    Ok(places)
+}
+
+/// How many there are, as it is told.
+pub(crate) fn count_of<T>(things: impl IntoIterator<Item = T>) -> Option<u32> {
+    u32::try_from(things.into_iter().count()).ok()
 }
 
 /// Says which of the flags that are on change nothing in a cloud, which knows those of `known`.

@@ -12,6 +12,7 @@ pub mod ibm;
 pub mod pace;
 mod pages;
 pub mod rest;
+mod ways;
 
 pub use gcp::{Gcp, GcpConfig};
 pub use ibm::{Ibm, IbmConfig};

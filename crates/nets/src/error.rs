@@ -39,6 +39,14 @@ pub enum Error {
         /// Its key.
         key: String,
     },
+    /// No such network was imported.
+    #[error("no network `{network}` of {cloud} was imported")]
+    Import {
+        /// Its cloud.
+        cloud: String,
+        /// What it was called.
+        network: String,
+    },
     /// No such cloud, namespace or deployment.
     #[error("{0}")]
     Place(String),
@@ -146,6 +154,11 @@ impl Error {
         [nets::PLUGIN_UNREACHABLE.id, nets::CLOUD_FAILED.id].contains(&self.problem().code.as_str())
     }
 
+    /// Whether something else would be done than was planned.
+    pub(crate) fn is_other_plan(&self) -> bool {
+        self.problem().code == nets::PLAN_CHANGED.id
+    }
+
     /// Whether the other side does not have this at all.
     pub fn is_unsupported(&self) -> bool {
         self.problem().row().http == 501
@@ -159,6 +172,7 @@ impl Error {
             Self::Tag(TagError::Unknown(_)) => &nets::TAG_UNKNOWN,
             Self::Tag(TagError::Cycle { .. } | TagError::Kind(..)) => &nets::TAG_CONFLICT,
             Self::Resource { .. } | Self::Value { .. } => &nets::RESOURCE_UNKNOWN,
+            Self::Import { .. } => &nets::IMPORT_UNKNOWN,
             Self::Place(_) => &nets::PLACE_UNKNOWN,
             Self::Foreign { .. } => &nets::FOREIGN_NAMESPACE,
             Self::Space(SpaceError::Exhausted(_)) => &nets::SPACE_EXHAUSTED,

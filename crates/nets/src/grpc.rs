@@ -1,24 +1,23 @@
 //! Errors over gRPC and back, and listeners that stop.
 
-use std::time::Duration;
+use std::convert::Infallible;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use tarbet_telemetry::codes::nets;
+use tarbet_telemetry::intake::{self, Limits};
 use tarbet_telemetry::{Code, Coded, Problem};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tonic::service::Routes;
-use tonic::transport::Server;
+use tonic::body::Body;
 use tonic::{Status, metadata::MetadataValue};
+use tower::Service;
 
 use crate::error::Error;
 use crate::trust::Gate;
 
 /// Where the whole problem travels beside the status, for those who understand it.
 const HEADER: &str = "tarbet-problem";
-/// Notices a peer that went away without a word.
-const KEEPALIVE: Duration = Duration::from_secs(20);
 
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
@@ -77,27 +76,46 @@ pub fn told(status: &Status, hop: &str, unreachable: &'static Code) -> Error {
     Problem::new(code, format!("{hop} did not do what was asked.")).at(hop).because(said).into()
 }
 
-/// Serves some services on a bound listener until `stop`, letting running calls finish.
+/// What can be served: a service by itself, to which no way has to be found for every call, or routes to several.
+pub trait Rpc:
+    Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible, Future: Send + 'static>
+    + Clone
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<S> Rpc for S where
+    S: Service<
+            http::Request<Body>,
+            Response = http::Response<Body>,
+            Error = Infallible,
+            Future: Send + 'static,
+        > + Clone
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+/// Serves a service on a bound listener until `stop`, letting running calls finish.
 /// Nothing is asked of callers, so it is for loopback.
-pub async fn serve(listener: TcpListener, routes: Routes, stop: CancellationToken) -> Result<(), Error> {
-    serve_behind(&Gate::open(), listener, routes, stop).await
+pub async fn serve(listener: TcpListener, service: impl Rpc, stop: CancellationToken) -> Result<(), Error> {
+    serve_behind(&Gate::open(), listener, service, stop).await
 }
 
 /// The same for those who get through the gate.
 pub(crate) async fn serve_behind(
     gate: &Gate,
     listener: TcpListener,
-    routes: Routes,
+    service: impl Rpc,
     stop: CancellationToken,
 ) -> Result<(), Error> {
-    let failed = |error: String| Error::Internal(format!("a gRPC listener failed: {error}"));
-    let incoming = gate.connections(listener, stop.clone()).map_err(|error| failed(error.to_string()))?;
-    Server::builder()
-        .http2_keepalive_interval(Some(KEEPALIVE))
-        .add_routes(gate.services(routes))
-        .serve_with_incoming_shutdown(incoming.stream(), stop.cancelled_owned())
-        .await
-        .map_err(|error| failed(error.to_string()))
+    let failed = |error: std::io::Error| Error::Internal(format!("a gRPC listener failed: {error}"));
+    let callers = gate.connections(listener, stop.clone()).map_err(failed)?;
+    intake::serve_rpc(callers, gate.rpc(service), Limits::default(), stop).await;
+    Ok(())
 }
 
 #[cfg(test)]

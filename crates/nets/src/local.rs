@@ -8,6 +8,7 @@
 mod cloud;
 mod drift;
 mod filters;
+mod foreign;
 mod kernel;
 mod make;
 mod names;

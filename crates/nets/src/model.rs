@@ -32,6 +32,28 @@ pub struct Mapping {
     pub deployment: Option<String>,
 }
 
+/// A network of a cloud that is of none of the namespaces it was asked about: others made it, and nobody here
+/// ever changes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForeignNetwork {
+    /// What the cloud calls it, the only one of that name.
+    pub id: String,
+    /// Its short name, which others may have too.
+    pub name: String,
+    /// Where it is; nothing if it is everywhere.
+    pub region: String,
+    /// The deployment it was found in.
+    pub deployment: String,
+    /// Its address spaces.
+    pub spaces: Vec<IpNet>,
+    /// How many subnets it has, where the cloud tells.
+    #[serde(default)]
+    pub subnets: Option<u32>,
+    /// How many machines are in it, where the cloud tells.
+    #[serde(default)]
+    pub machines: Option<u32>,
+}
+
 /// A resource as a cloud reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Created {
@@ -49,9 +71,9 @@ pub struct Created {
 pub struct Flags {
     /// Resources made by others may be taken in: by Tarbet's plugin of Azure, and by those of others.
     pub attach_resource_enabled: bool,
-    /// Managed Kubernetes clusters may be resources: of Tarbet's plugin of Google Cloud, and of those of others.
+    /// Managed Kubernetes clusters may be resources: of Tarbet's plugins of Azure and Google Cloud, and of others'.
     pub kubernetes_clusters_enabled: bool,
-    /// Private endpoints may be resources: no plugin of Tarbet's offers them.
+    /// Private endpoints may be resources: of Tarbet's plugins of Google Cloud and IBM, and of others'.
     pub private_endpoints_enabled: bool,
 }
 
@@ -64,6 +86,17 @@ impl Flags {
             ("privateEndpointsEnabled", self.private_endpoints_enabled),
         ];
         all.into_iter().filter(|(_, on)| *on).map(|(name, _)| name)
+    }
+
+    /// Those that are on here and there.
+    #[must_use]
+    pub fn within(self, there: Self) -> Self {
+        Self {
+            attach_resource_enabled: self.attach_resource_enabled && there.attach_resource_enabled,
+            kubernetes_clusters_enabled: self.kubernetes_clusters_enabled
+                && there.kubernetes_clusters_enabled,
+            private_endpoints_enabled: self.private_endpoints_enabled && there.private_endpoints_enabled,
+        }
     }
 }
 

@@ -10,10 +10,12 @@ mod body;
 mod drift;
 mod follow;
 mod grpc;
+mod import;
 mod lead;
 mod leaving;
 mod links;
 mod lists;
+mod mend;
 mod needed;
 mod observe;
 mod operation;
@@ -24,6 +26,7 @@ mod places;
 mod plan;
 mod request;
 mod rest;
+mod rest_import;
 mod rest_seed;
 mod rules;
 mod spaces;
@@ -43,14 +46,15 @@ use crate::config::NetsConfig;
 use crate::controller::{ConnectRequest, Controller};
 use crate::error::Error;
 use crate::metrics::NetsMetrics;
-use crate::model::{Created, Flags, Mapping};
+use crate::model::{Created, Flags, Mapping, ResourceTag};
 use crate::plan::connect::Step;
 use crate::tags::Tags;
 use crate::turns::Turns;
 use crate::values::Values;
 
 pub(crate) use body::read_any as read_any_body;
-pub use drift::Difference;
+pub use drift::{Compared, Difference, Mend};
+pub use import::{Forgotten, Import, Imported};
 pub use lists::{NewTarget, NewTargets};
 pub use observe::Topology;
 pub use operation::{Call, Operation, Plan, State};
@@ -160,7 +164,14 @@ impl Orchestrator {
     pub async fn plan(&self, request: &Request) -> Result<Plan, Error> {
         let calls = self.0.plan(request).await?;
         let unneeded = self.0.told_freed_by(&calls).await;
-        Ok(Plan { digest: operation::digest(&calls), calls: self.0.describe(&calls).await?, unneeded })
+        let ways = self.0.inside(&calls).await;
+        let prices = self.0.prices(&calls, &ways, &unneeded).await?;
+        Ok(Plan {
+            digest: operation::digest(&calls),
+            calls: self.0.describe(&calls, &ways).await?,
+            unneeded,
+            prices,
+        })
     }
 
     /// Does what a request asks and waits for it. It goes on even if the caller leaves.
@@ -234,9 +245,17 @@ impl Orchestrator {
 
     /// What a request that has nothing to do would have made.
     fn existing(&self, request: &Request) -> Option<Created> {
-        let Request::Create { namespace, cloud, name, .. } = request else { return None };
-        let tag = self.0.tags.get(&format!("{namespace}.{cloud}.{name}"))?;
-        Some(Created { name: name.clone(), uri: tag.uri?, ip: tag.ip.unwrap_or_default() })
+        let tag = match request {
+            Request::Create { namespace, cloud, name, .. } => {
+                self.0.tags.get(&format!("{namespace}.{cloud}.{name}"))?
+            }
+            Request::Attach { namespace, cloud, uri } => {
+                self.0.tags.leaf_of(&format!("{namespace}.{cloud}."), uri)?
+            }
+            _ => return None,
+        };
+        let name = ResourceTag::parse(&tag.name)?.name;
+        Some(Created { name, uri: tag.uri?, ip: tag.ip.unwrap_or_default() })
     }
 
     /// Goes on with every operation that was running when the last process ended, and says how many. Tags may
@@ -264,14 +283,9 @@ impl Orchestrator {
     }
 
     async fn send_flags_to(&self, name: &str) {
-        let Ok(cloud) = self.0.places.cloud(name) else { return };
-        let flags = self.0.flags.get(name).copied().unwrap_or_default();
         let mut pause = FLAGS_AGAIN;
-        while let Err(error) = cloud.set_flags(flags).await {
-            if error.is_unsupported() {
-                return;
-            }
-            tracing::warn!(cloud = %name, %error, "A cloud could not be told its flags; it is told again.");
+        while let Err(error) = self.0.greet(name).await {
+            tracing::warn!(cloud = %name, %error, "A cloud did not take its flags or tell what it can do; it is asked again.");
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(FLAGS_AGAIN_MAX);
         }
@@ -326,6 +340,25 @@ impl Orchestrator {
 }
 
 impl Inner {
+    /// Tells a cloud what is switched on, and learns how many permit lists it is glad to change at once.
+    async fn greet(&self, name: &str) -> Result<(), Error> {
+        let cloud = self.places.cloud(name)?;
+        let flags = self.flags.get(name).copied().unwrap_or_default();
+        match cloud.set_flags(flags).await {
+            Err(error) if error.is_unsupported() => {}
+            told => told?,
+        }
+        cloud.abilities().await.map(drop)
+    }
+
+    /// The same before a resource is made or taken in. A plugin that was started again knows no flags, and nobody
+    /// hears of it; one that does not take them will say itself what it does not offer.
+    async fn greet_again(&self, name: &str) {
+        if let Err(error) = self.greet(name).await {
+            tracing::warn!(cloud = %name, %error, "A cloud did not take its flags again or tell what it can do.");
+        }
+    }
+
     async fn made_from(&self, tag: &str) -> Result<Option<String>, Error> {
         Ok(self.made.get(&tag.to_owned()).await?.map(|record| record.value.description))
     }

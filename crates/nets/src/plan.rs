@@ -5,6 +5,8 @@ pub mod bgp;
 pub mod connect;
 pub mod expect;
 pub mod flows;
+pub mod import;
+pub mod price;
 pub mod rule;
 pub mod space;
 pub mod tags;

@@ -9,13 +9,12 @@ use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::intake::{self, Limits};
 use tarbet_telemetry::{Coded, Health, Metrics, Problem, Stage, Supervisor};
 use tokio::net::TcpListener;
-use tonic::service::Routes;
 
 use crate::cloud::{Cloud, Guarded, Remote, RemoteSeed};
 use crate::config::{ListenConfig, NetsConfig};
 use crate::controller::LateController;
 use crate::error::Error;
-use crate::grpc;
+use crate::grpc::{self, Rpc};
 use crate::metrics::NetsMetrics;
 use crate::orchestrator::{Clouds, Orchestrator};
 use crate::tags::{RemoteTags, Sharing, TagWire, Tags};
@@ -104,13 +103,13 @@ pub async fn nets(config: NetsConfig, around: &Surroundings) -> Result<Orchestra
             // Both generations share one path, so a port is for one of them.
             TagWire::Seed if seed.is_none() => {
                 let door = Door::bind("nets.tagService", &at.host, at.port, trust, &["h2"]).await?;
-                door.serve(around, "seed tag service", Routes::new(tags.seed()));
+                door.serve(around, "seed tag service", tags.seed());
             }
             _ => listen_tags(around, &tags, at, seed, trust).await?,
         }
     }
     let kv = Door::bind("nets.kvStore", &config.kv_store.host, config.kv_store.port, trust, &["h2"]).await?;
-    kv.serve(around, "key-value service", Routes::new(orchestrator.values().service()));
+    kv.serve(around, "key-value service", orchestrator.values().service());
     let router = rest.gate.rest(orchestrator.router());
     around.supervisor.spawn(Stage::Intake, "orchestrator REST", |stop| async move {
         let failed = |error: std::io::Error| {
@@ -174,11 +173,11 @@ pub async fn tags(
     }
     if let Some(seed) = seed {
         let door = Door::bind("seed tag service", &seed.host, seed.port, trust, &["h2"]).await?;
-        door.serve(around, "seed tag service", Routes::new(tags.seed()));
+        door.serve(around, "seed tag service", tags.seed());
     }
     if let Some(kv) = kv {
         let door = Door::bind("key-value service", &kv.host, kv.port, trust, &["h2"]).await?;
-        door.serve(around, "key-value service", Routes::new(Values::new(&around.store)?.service()));
+        door.serve(around, "key-value service", Values::new(&around.store)?.service());
     }
     keep_ready(around, part);
     Ok(())
@@ -218,10 +217,10 @@ async fn listen_tags(
     trust: &ListenTrust,
 ) -> Result<(), Error> {
     let door = Door::bind("nets.tagService", &today.host, today.port, trust, &["h2"]).await?;
-    door.serve(around, "tag service", Routes::new(tags.today()));
+    door.serve(around, "tag service", tags.today());
     if let Some(seed) = seed {
         let door = Door::bind("nets.seedTagService", &seed.host, seed.port, trust, &["h2"]).await?;
-        door.serve(around, "seed tag service", Routes::new(tags.seed()));
+        door.serve(around, "seed tag service", tags.seed());
     }
     Ok(())
 }
@@ -260,9 +259,9 @@ impl Door {
         Ok(Self { listener, gate })
     }
 
-    fn serve(self, around: &Surroundings, name: &'static str, routes: Routes) {
+    fn serve(self, around: &Surroundings, name: &'static str, service: impl Rpc) {
         around.supervisor.spawn(Stage::Intake, name, |stop| async move {
-            let served = grpc::serve_behind(&self.gate, self.listener, routes, stop).await;
+            let served = grpc::serve_behind(&self.gate, self.listener, service, stop).await;
             served.map_err(|error| error.problem())
         });
     }

@@ -4,6 +4,7 @@
 //! listener that others can reach needs TLS, and of its callers a certificate, a token, or both.
 
 mod listen;
+mod vigil;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use socket2::{SockRef, TcpKeepalive};
 use tarbet_identity::Secret;
-use tarbet_identity::tls::{CaSource, ClientCerts, ClientTls, Connector, CredentialSource, ServerTls};
+use tarbet_identity::tls::{
+    CaSource, ClientCerts, ClientTls, Connector, CredentialSource, Refresh, ServerTls,
+};
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::{ground, nets};
 use tarbet_telemetry::problem::chain;
@@ -227,7 +230,22 @@ async fn secured(
     stream.set_nodelay(true)?;
     let probes = TcpKeepalive::new().with_time(IDLE).with_interval(PROBE_EVERY).with_retries(PROBES);
     SockRef::from(&stream).set_tcp_keepalive(&probes)?;
+    look_again(tls).await;
     tls.connect(name, stream).await.map_err(|error| std::io::Error::other(chain(&error)))
+}
+
+/// Takes over certificates that were replaced since the last connection was made.
+async fn look_again(tls: &Connector) {
+    let tls = tls.clone();
+    // Files may sit on a network; a worker of the runtime must not wait for them.
+    match tokio::task::spawn_blocking(move || tls.refresh(Timestamp::now())).await {
+        Ok(Refresh::Unchanged) => {}
+        Ok(Refresh::Replaced) => tracing::info!("TLS certificates of this end replaced."),
+        Ok(Refresh::Refused(error)) => {
+            tracing::warn!(error = %chain(&error), "New TLS files cannot be used, the old ones stay.");
+        }
+        Err(error) => tracing::warn!(%error, "TLS files could not be looked at."),
+    }
 }
 
 fn unreadable(path: &Path, error: &dyn std::error::Error) -> Error {

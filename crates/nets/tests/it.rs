@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod it {
+    mod attach;
     mod aws;
     mod azure;
     mod bed;
@@ -12,6 +13,7 @@ mod it {
     mod first_vpn;
     mod gcp;
     mod ibm;
+    mod import;
     mod leaving;
     mod life;
     mod local;
@@ -20,6 +22,7 @@ mod it {
     mod originals;
     mod pairs;
     mod remote_tags;
+    mod repair;
     mod replicas;
     mod several;
     mod sim;

@@ -7,9 +7,9 @@ use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Cloud, Held, NewConnections, NewGateway, NewResource, OldConnections};
+use super::{Abilities, Cloud, Held, NewConnections, NewGateway, NewResource, OldConnections};
 use crate::error::Error;
-use crate::model::{Created, Deployment, Flags, Mapping, Rule};
+use crate::model::{Created, Deployment, Flags, ForeignNetwork, Mapping, Rule};
 use crate::plan::connect::Gateway;
 use crate::plan::{rule, target};
 
@@ -21,13 +21,18 @@ pub struct Policy {
     pub deployments: Option<Vec<String>>,
     /// Namespaces it acts for.
     pub namespaces: Option<Vec<String>>,
-    /// Prefixes that rules may name as targets.
+    /// Prefixes that rules may name as targets, and that routes to other clouds may lead to.
     #[schemars(with = "Option<Vec<String>>")]
     pub targets: Option<Vec<IpNet>>,
-    /// Refuses targets that are not private.
+    /// Refuses targets and routes that are not private.
     pub no_public_targets: bool,
     /// Clouds it may be connected to.
     pub peers: Option<Vec<String>>,
+    /// Prefixes that hold the public addresses of their gateways.
+    #[schemars(with = "Option<Vec<String>>")]
+    pub gateways: Option<Vec<IpNet>>,
+    /// Flags that an orchestrator may switch on; others stay off.
+    pub flags: Option<Flags>,
 }
 
 impl Policy {
@@ -58,26 +63,58 @@ impl Policy {
         Self::listed(self.peers.as_ref(), "a connection to", cloud)
     }
 
+    /// Whether packets may be let to a prefix, which is called `what`.
+    fn target(&self, net: &IpNet, what: impl Fn() -> String) -> Result<(), Error> {
+        let refuse = |why: &str| Err(Error::Policy { what: what(), why: why.into() });
+        if self.no_public_targets && !target::is_private(net) {
+            return refuse("it is not private");
+        }
+        if self.targets.as_ref().is_some_and(|allowed| !allowed.iter().any(|range| range.contains(net))) {
+            return refuse("it is outside of the ranges");
+        }
+        Ok(())
+    }
+
     fn rules(&self, rules: &[Rule]) -> Result<(), Error> {
         for permission in rules {
             for net in rule::targets(permission)? {
-                let refuse = |why: &str| {
-                    let what = format!("the target {net} of rule `{}`", permission.name);
-                    Err(Error::Policy { what, why: why.into() })
-                };
-                if self.no_public_targets && !target::is_private(&net) {
-                    return refuse("it is not private");
-                }
-                if self
-                    .targets
-                    .as_ref()
-                    .is_some_and(|allowed| !allowed.iter().any(|range| range.contains(&net)))
-                {
-                    return refuse("it is outside of the ranges");
-                }
+                self.target(&net, || format!("the target {net} of rule `{}`", permission.name))?;
             }
         }
         Ok(())
+    }
+
+    /// A route carries whatever rules let pass, and a key is told to whoever has the gateway's address.
+    fn connections(&self, new: &NewConnections) -> Result<(), Error> {
+        self.peer(&new.cloud)?;
+        let read = |field: &str, text: &String| {
+            let unreadable =
+                || Error::invalid(field, format!("`{}` is no address or prefix", text.escape_debug()));
+            target::parse(text).ok_or_else(unreadable)
+        };
+        for text in &new.remote_spaces {
+            let net = read("remote_addresses", text)?;
+            self.target(&net, || format!("a route to {net} of `{}`", new.cloud))?;
+        }
+        let Some(allowed) = &self.gateways else { return Ok(()) };
+        for text in &new.gateways {
+            let net = read("gateway_ip_addresses", text)?;
+            if !allowed.iter().any(|range| range.contains(&net)) {
+                let what = format!("the gateway {text} of `{}`", new.cloud);
+                return Err(Error::Policy { what, why: "it is outside of the ranges".into() });
+            }
+        }
+        Ok(())
+    }
+
+    /// The flags that it lets be on. Those that it does not stay off, and the cloud itself then refuses what they
+    /// are for.
+    fn flags(&self, flags: Flags) -> Flags {
+        let allowed = self.flags.map_or(flags, |allowed| flags.within(allowed));
+        for flag in flags.on().filter(|flag| allowed.on().all(|on| on != *flag)) {
+            tracing::warn!(flag, "The flag stays off: the plugin's policy does not let it be switched on.");
+        }
+        allowed
     }
 }
 
@@ -115,6 +152,14 @@ impl<C: Cloud> Cloud for Guarded<C> {
     // Reading what is used is what keeps others from overlapping us: only foreign deployments are left out.
     fn at_once(&self) -> usize {
         self.cloud.at_once()
+    }
+
+    async fn abilities(&self) -> Result<Abilities, Error> {
+        self.cloud.abilities().await
+    }
+
+    async fn find_deployment(&self, uri: &str) -> Result<Option<String>, Error> {
+        self.cloud.find_deployment(uri).await
     }
 
     async fn used_spaces(&self, deployments: &[Deployment]) -> Result<Vec<Mapping>, Error> {
@@ -195,7 +240,7 @@ impl<C: Cloud> Cloud for Guarded<C> {
 
     async fn create_connections(&self, new: NewConnections) -> Result<(), Error> {
         self.deployment(&new.deployment)?;
-        self.policy.peer(&new.cloud)?;
+        self.policy.connections(&new)?;
         self.cloud.create_connections(new).await
     }
 
@@ -205,7 +250,7 @@ impl<C: Cloud> Cloud for Guarded<C> {
     }
 
     async fn set_flags(&self, flags: Flags) -> Result<(), Error> {
-        self.cloud.set_flags(flags).await
+        self.cloud.set_flags(self.policy.flags(flags)).await
     }
 
     async fn list_resources(&self, namespace: &str) -> Result<Vec<Held>, Error> {
@@ -233,6 +278,11 @@ impl<C: Cloud> Cloud for Guarded<C> {
         }
         self.cloud.drift(namespace, repair).await
     }
+
+    async fn foreign_networks(&self, deployments: &[Deployment]) -> Result<Vec<ForeignNetwork>, Error> {
+        deployments.iter().try_for_each(|deployment| self.deployment(deployment))?;
+        self.cloud.foreign_networks(deployments).await
+    }
 }
 
 #[cfg(test)]
@@ -247,6 +297,7 @@ mod tests {
             targets: Some(vec!["10.0.0.0/8".parse().unwrap()]),
             no_public_targets: true,
             peers: Some(vec!["gcp".into()]),
+            ..Policy::default()
         };
         let plain = |id: &str| id.to_owned();
         assert!(policy.deployment("d1", plain).is_ok());
@@ -262,5 +313,59 @@ mod tests {
             assert!(matches!(policy.rules(&[rule(refused)]), Err(Error::Policy { .. })), "{refused}");
         }
         assert!(Policy::default().rules(&[rule("8.8.8.8")]).is_ok());
+    }
+
+    fn memory() -> crate::cloud::MemoryCloud {
+        let nobody = std::sync::Arc::new(crate::controller::LateController::default());
+        crate::cloud::MemoryCloud::new("azure", nobody)
+    }
+
+    #[tokio::test]
+    async fn routes_and_gateways_of_other_clouds_are_held_to_the_policy() {
+        let connections = |gateway: &str, route: &str| NewConnections {
+            deployment: Deployment { id: "d1".into(), namespace: "default".into() },
+            cloud: "ibm".into(),
+            asn: 64512,
+            gateways: vec![gateway.into()],
+            bgp_addresses: Vec::new(),
+            key: crate::model::SharedKey::from_random([7; 32]),
+            remote_spaces: vec![route.into()],
+            bgp: false,
+            space: None,
+        };
+        let policy = Policy {
+            targets: Some(vec!["10.0.0.0/8".parse().unwrap()]),
+            gateways: Some(vec!["192.0.2.0/24".parse().unwrap()]),
+            ..Policy::default()
+        };
+        let guarded = Guarded::new(policy, memory());
+        guarded.create_connections(connections("192.0.2.1", "10.1.0.0/16")).await.unwrap();
+        assert_eq!(guarded.cloud.tunnels().len(), 1);
+        for (gateway, route) in
+            [("192.0.2.1", "0.0.0.0/0"), ("192.0.2.1", "172.16.0.0/16"), ("198.51.100.1", "10.1.0.0/16")]
+        {
+            let refused = guarded.create_connections(connections(gateway, route)).await.unwrap_err();
+            assert!(matches!(refused, Error::Policy { .. }), "{gateway} {route}: {refused}");
+        }
+        let private = Guarded::new(Policy { no_public_targets: true, ..Policy::default() }, memory());
+        assert!(private.create_connections(connections("192.0.2.1", "0.0.0.0/0")).await.is_err());
+        let free = Guarded::new(Policy::default(), memory());
+        free.create_connections(connections("198.51.100.1", "172.16.0.0/16")).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn only_flags_of_the_policy_are_switched_on() {
+        let all = Flags {
+            attach_resource_enabled: true,
+            kubernetes_clusters_enabled: true,
+            private_endpoints_enabled: true,
+        };
+        let clusters = Flags { kubernetes_clusters_enabled: true, ..Flags::default() };
+        let guarded = Guarded::new(Policy { flags: Some(clusters), ..Policy::default() }, memory());
+        guarded.set_flags(all).await.unwrap();
+        assert_eq!(guarded.cloud.flags(), clusters);
+        let free = Guarded::new(Policy::default(), memory());
+        free.set_flags(all).await.unwrap();
+        assert_eq!(free.cloud.flags(), all);
     }
 }

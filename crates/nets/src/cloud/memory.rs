@@ -14,13 +14,16 @@ use ipnet::IpNet;
 use super::{Cloud, Held, Need, NewConnections, NewGateway, NewResource, OldConnections, needs};
 use crate::controller::{ConnectRequest, Controller};
 use crate::error::Error;
-use crate::model::{Created, Deployment, Flags, Mapping, Rule};
+use crate::model::{Created, Deployment, Flags, ForeignNetwork, Mapping, Rule};
 use crate::plan::bgp::{TUNNELS_AGREED, agreed};
 use crate::plan::connect::Gateway;
 use crate::plan::target::{Map, Owner};
 
 /// Sees each call: its name, and whether its effect was made already.
 pub type Calls = Arc<dyn Fn(&'static str, bool) -> BoxFuture<'static, Result<(), Error>> + Send + Sync>;
+
+/// Nothing slows down: there is nothing behind it.
+const AT_ONCE: usize = 1024;
 
 /// Clouds keep the first addresses of a network for themselves.
 const FIRST_HOST: u128 = 4;
@@ -33,6 +36,9 @@ struct State {
     tunnels: BTreeMap<(String, String), (Vec<Ipv4Addr>, Option<NewConnections>)>,
     peerings: BTreeSet<(IpNet, IpNet)>,
     public: bool,
+    others: Vec<ForeignNetwork>,
+    broken: Vec<String>,
+    flags: Flags,
 }
 
 #[derive(Debug)]
@@ -49,6 +55,7 @@ pub struct MemoryCloud {
     name: String,
     controller: Arc<dyn Controller>,
     calls: Option<Calls>,
+    looks: Option<Calls>,
     /// Networks of others in the same cloud.
     foreign: Vec<IpNet>,
     state: Mutex<State>,
@@ -57,13 +64,21 @@ pub struct MemoryCloud {
 impl MemoryCloud {
     /// An empty cloud of this name.
     pub fn new(name: &str, controller: Arc<dyn Controller>) -> Self {
-        Self { name: name.into(), controller, calls: None, foreign: Vec::new(), state: Mutex::default() }
+        let (calls, looks) = (None, None);
+        Self { name: name.into(), controller, calls, looks, foreign: Vec::new(), state: Mutex::default() }
     }
 
     /// The same with a watcher.
     #[must_use]
     pub fn watched(mut self, calls: Calls) -> Self {
         self.calls = Some(calls);
+        self
+    }
+
+    /// The same with a watcher of the calls that only look: for used spaces, for a permit list, for what differs.
+    #[must_use]
+    pub fn looked_at(mut self, looks: Calls) -> Self {
+        self.looks = Some(looks);
         self
     }
 
@@ -74,11 +89,26 @@ impl MemoryCloud {
         self
     }
 
+    /// Others make and remove networks: from now on these are theirs.
+    pub fn others_have(&self, networks: Vec<ForeignNetwork>) {
+        self.lock().others = networks;
+    }
+
+    /// Something breaks: from now on this differs, until it is mended.
+    pub fn breaks(&self, what: &str) {
+        self.lock().broken.push(what.to_owned());
+    }
+
     /// The key of each finished tunnel and the cloud it leads to, to compare both ends.
     pub fn tunnels(&self) -> Vec<(String, String)> {
         let state = self.lock();
         let made = state.tunnels.values().filter_map(|(_, connections)| connections.as_ref());
         made.map(|connections| (connections.cloud.clone(), connections.key.expose().to_owned())).collect()
+    }
+
+    /// What was switched on last.
+    pub fn flags(&self) -> Flags {
+        self.lock().flags
     }
 
     /// How many peerings there are.
@@ -95,6 +125,13 @@ impl MemoryCloud {
             Some(calls) => calls(call, false).await,
             None => Ok(()),
         }
+    }
+
+    async fn looked<T>(&self, call: &'static str, value: T) -> Result<T, Error> {
+        if let Some(looks) = &self.looks {
+            looks(call, true).await?;
+        }
+        Ok(value)
     }
 
     async fn after<T>(&self, call: &'static str, value: T) -> Result<T, Error> {
@@ -130,19 +167,26 @@ fn next_host(space: IpNet, used: &BTreeSet<IpAddr>) -> Option<IpAddr> {
 
 #[async_trait]
 impl Cloud for MemoryCloud {
+    fn at_once(&self) -> usize {
+        AT_ONCE
+    }
+
     async fn used_spaces(&self, deployments: &[Deployment]) -> Result<Vec<Mapping>, Error> {
-        let state = self.lock();
-        let mappings = deployments.iter().enumerate().map(|(index, deployment)| {
-            let own = state.networks.get(&deployment.namespace).into_iter();
-            let foreign = self.foreign.iter().filter(|_| index == 0);
-            Mapping {
-                spaces: own.chain(foreign).copied().collect(),
-                cloud: self.name.clone(),
-                namespace: deployment.namespace.clone(),
-                deployment: Some(deployment.id.clone()),
-            }
-        });
-        Ok(mappings.filter(|mapping| !mapping.spaces.is_empty()).collect())
+        let used: Vec<Mapping> = {
+            let state = self.lock();
+            let mappings = deployments.iter().enumerate().map(|(index, deployment)| {
+                let own = state.networks.get(&deployment.namespace).into_iter();
+                let foreign = self.foreign.iter().filter(|_| index == 0);
+                Mapping {
+                    spaces: own.chain(foreign).copied().collect(),
+                    cloud: self.name.clone(),
+                    namespace: deployment.namespace.clone(),
+                    deployment: Some(deployment.id.clone()),
+                }
+            });
+            mappings.filter(|mapping| !mapping.spaces.is_empty()).collect()
+        };
+        self.looked("GetUsedAddressSpaces", used).await
     }
 
     async fn used_asns(&self, _: &[Deployment]) -> Result<Vec<u32>, Error> {
@@ -189,15 +233,18 @@ impl Cloud for MemoryCloud {
     }
 
     async fn attach_resource(&self, namespace: &str, uri: &str) -> Result<Created, Error> {
-        self.with_resource(namespace, uri, |kept| Created {
+        self.before("AttachResource").await?;
+        let taken = self.with_resource(namespace, uri, |kept| Created {
             name: kept.name.clone(),
             uri: uri.into(),
             ip: kept.ip.to_string(),
-        })
+        })?;
+        self.after("AttachResource", taken).await
     }
 
     async fn permit_list(&self, namespace: &str, uri: &str) -> Result<Vec<Rule>, Error> {
-        self.with_resource(namespace, uri, |kept| kept.rules.values().cloned().collect())
+        let rules = self.with_resource(namespace, uri, |kept| kept.rules.values().cloned().collect())?;
+        self.looked("GetPermitList", rules).await
     }
 
     async fn add_rules(&self, namespace: &str, uri: &str, rules: Vec<Rule>) -> Result<(), Error> {
@@ -280,7 +327,8 @@ impl Cloud for MemoryCloud {
         Ok(own.filter(|own| own.contains(&space)).into_iter().collect())
     }
 
-    async fn set_flags(&self, _: Flags) -> Result<(), Error> {
+    async fn set_flags(&self, flags: Flags) -> Result<(), Error> {
+        self.lock().flags = flags;
         Ok(())
     }
 
@@ -325,7 +373,17 @@ impl Cloud for MemoryCloud {
         self.after("DeleteVpnConnections", ()).await
     }
 
-    async fn drift(&self, _: &str, _: bool) -> Result<Vec<String>, Error> {
-        Ok(Vec::new())
+    async fn drift(&self, _: &str, repair: bool) -> Result<Vec<String>, Error> {
+        let broken = {
+            let mut state = self.lock();
+            if repair { std::mem::take(&mut state.broken) } else { state.broken.clone() }
+        };
+        self.looked("Drift", broken).await
+    }
+
+    async fn foreign_networks(&self, deployments: &[Deployment]) -> Result<Vec<ForeignNetwork>, Error> {
+        let mut found = self.lock().others.clone();
+        found.retain(|network| deployments.iter().any(|asked| asked.id == network.deployment));
+        Ok(found)
     }
 }

@@ -33,9 +33,17 @@ pub fn needs(rules: &[Rule], own: &Owner, map: &Map) -> Result<BTreeSet<Need>, E
                     found.insert(Need::Public);
                 }
                 Place::Unknown => {
+                    let why = map.foreign(&target).map_or_else(
+                        || "is private, and some of it is in no known network".to_owned(),
+                        |name| {
+                            format!(
+                                "is in {name}, which others made: it is read-only and connected to nothing"
+                            )
+                        },
+                    );
                     return Err(Error::invalid(
                         format!("{}.targets", permission.name),
-                        format!("{target} is private, and some of it is in no known network"),
+                        format!("{target} {why}"),
                     ));
                 }
                 Place::Known(owners) => {
@@ -46,7 +54,8 @@ pub fn needs(rules: &[Rule], own: &Owner, map: &Map) -> Result<BTreeSet<Need>, E
                         ));
                     }
                     found.extend(owners.into_iter().filter(|owner| owner.space != own.space).map(|owner| {
-                        if owner.cloud == own.cloud { Need::Peering(owner) } else { Need::Vpn(owner) }
+                        let need = if owner.cloud == own.cloud { Need::Peering } else { Need::Vpn };
+                        need(owner.clone())
                     }));
                 }
             }

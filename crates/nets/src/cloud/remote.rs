@@ -1,16 +1,20 @@
 //! A cloud whose plugin is another process, on today's wire. One connection, kept.
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use ipnet::IpNet;
 use tarbet_telemetry::codes::nets;
-use tonic::Status;
+use tonic::{Code, Status};
 
-use super::{Cloud, Held, NewConnections, NewGateway, NewResource, OldConnections, convert};
+use super::{
+    AT_ONCE, Abilities, Cloud, Held, NewConnections, NewGateway, NewResource, OldConnections, convert,
+};
 use crate::error::Error;
 use crate::grpc;
-use crate::model::{Created, Deployment, Flags, Mapping, Rule};
+use crate::model::{Created, Deployment, Flags, ForeignNetwork, Mapping, Rule};
 use crate::plan::connect::Gateway;
 use crate::trust::{DialTrust, Line};
 use crate::wire::paraglider::{self as today, cloud_plugin_client::CloudPluginClient};
@@ -25,6 +29,8 @@ pub struct Remote {
     name: String,
     plugin: CloudPluginClient<Line>,
     upkeep: CloudUpkeepClient<Line>,
+    /// What the plugin said last when it was asked what it can do.
+    at_once: Arc<AtomicUsize>,
 }
 
 impl Remote {
@@ -40,6 +46,7 @@ impl Remote {
             name: name.into(),
             plugin: CloudPluginClient::new(channel.clone()).max_decoding_message_size(MESSAGE_MAX),
             upkeep: CloudUpkeepClient::new(channel),
+            at_once: Arc::new(AtomicUsize::new(AT_ONCE)),
         })
     }
 
@@ -62,6 +69,34 @@ fn deployments(given: &[Deployment]) -> Vec<today::ParagliderDeployment> {
 
 #[async_trait]
 impl Cloud for Remote {
+    fn at_once(&self) -> usize {
+        self.at_once.load(Ordering::Relaxed)
+    }
+
+    async fn abilities(&self) -> Result<Abilities, Error> {
+        let told = match self.upkeep.clone().abilities(upkeep::AbilitiesRequest {}).await {
+            Ok(answer) => answer.into_inner(),
+            // The originals' plugins, and ours of earlier releases.
+            Err(status) if status.code() == Code::Unimplemented => upkeep::AbilitiesResponse::default(),
+            Err(status) => return Err(self.told(&status)),
+        };
+        let at_once = match told.permit_lists_at_once {
+            0 => AT_ONCE,
+            told => usize::try_from(told).unwrap_or(AT_ONCE),
+        };
+        self.at_once.store(at_once, Ordering::Relaxed);
+        Ok(Abilities { replaces_keys: told.replaces_keys, at_once })
+    }
+
+    async fn find_deployment(&self, uri: &str) -> Result<Option<String>, Error> {
+        let request = upkeep::FindDeploymentRequest { uri: uri.into() };
+        match self.upkeep.clone().find_deployment(request).await {
+            Ok(answer) => Ok(Some(answer.into_inner().deployment).filter(|found| !found.is_empty())),
+            Err(status) if status.code() == Code::Unimplemented => Ok(None),
+            Err(status) => Err(self.told(&status)),
+        }
+    }
+
     async fn used_spaces(&self, given: &[Deployment]) -> Result<Vec<Mapping>, Error> {
         let request = today::GetUsedAddressSpacesRequest { deployments: deployments(given) };
         let answer = self
@@ -209,5 +244,13 @@ impl Cloud for Remote {
         let request = upkeep::DriftRequest { namespace: namespace.into(), repair };
         let answer = self.upkeep.clone().drift(request).await.map_err(|status| self.told(&status))?;
         Ok(answer.into_inner().differences)
+    }
+
+    async fn foreign_networks(&self, given: &[Deployment]) -> Result<Vec<ForeignNetwork>, Error> {
+        let deployments = given.iter().cloned().map(Into::into).collect();
+        let request = upkeep::ListForeignNetworksRequest { deployments };
+        let answer =
+            self.upkeep.clone().list_foreign_networks(request).await.map_err(|status| self.told(&status))?;
+        answer.into_inner().networks.into_iter().map(TryInto::try_into).collect()
     }
 }

@@ -4,6 +4,7 @@
 
 mod api;
 mod cloud;
+mod foreign;
 mod machine;
 mod network;
 mod public;
@@ -36,6 +37,7 @@ pub(crate) fn read_answer(text: &str) {
         let Value::Array(found) = taken(&mut answer, set) else { continue };
         for object in &found {
             drop((rules::read(object), network::space(object), vpn::outside(object)));
+            drop(foreign::told(object, "us-east-1", "deployment", &[], &[]));
         }
         for machine in machine::owned(found) {
             drop(Aws::uri("us-east-1", &machine));

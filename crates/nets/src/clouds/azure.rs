@@ -1,24 +1,33 @@
-//! Azure: virtual networks, network security groups, peerings and VPN gateways through its Resource
-//! Manager.
+//! Azure: virtual networks, machines, Kubernetes clusters, network security groups, peerings and VPN gateways
+//! through its Resource Manager.
 //!
 //! All names are made of the namespace and what they are for, so that whoever asks again after a crash
 //! finds what is there already. Nothing is kept outside of Azure but tags too long for a description.
+//!
+//! Not offered: private endpoints, and clusters whose pods have no addresses of the network or whose API server is
+//! public.
 
 mod arm;
 mod attach;
 mod cloud;
+mod cluster;
 mod credentials;
 mod describe;
+mod detach;
 mod drift;
+mod foreign;
 mod machine;
 mod names;
 mod network;
+mod peering;
+mod public;
 mod rules;
 mod vpn;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ipnet::Ipv4Net;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -27,10 +36,12 @@ use self::arm::Arm;
 use self::credentials::Credentials;
 pub use self::credentials::{Environment, Identity};
 use self::names::Group;
+use self::public::Network;
 use super::auth::Bearer;
 use super::pace::Clock;
 use super::rest::{self, Rest};
 use super::taken;
+use super::ways::Ways;
 use crate::cloud::Policy;
 use crate::controller::Controller;
 use crate::error::Error;
@@ -44,16 +55,26 @@ pub(crate) fn read_answer(answer: &mut Value) {
         for item in &items {
             drop((rules::read(item), rules::is_as(item, item), network::namespace_of(item)));
             drop((arm::holds(item, item), names::last(network::id(item)), Group::of(network::id(item))));
+            let _ = (cluster::services(item), cluster::subnet_of(item), network::range(item));
+            drop(foreign::told(item, "deployment", &[]));
         }
     }
 }
 
-/// Reads what is said of a machine to be made, as fuzzing does, and asks for it.
+/// Reads what is said of a resource to be made, as fuzzing does, and asks for it.
 pub(crate) fn read_description(text: &str) {
     if let Ok(described) = describe::read(text) {
-        drop(machine::machine_body(&described, "ns", "nic"));
+        match described.kind {
+            describe::Kind::Machine => drop(machine::machine_body(&described, "ns", "nic")),
+            describe::Kind::Cluster => {
+                drop(cluster::cluster_body(&described, "ns", "subnet", ipnet::Ipv4Net::default()));
+            }
+        }
     }
 }
+
+/// The smallest subnet that Azure puts a gateway into.
+const GATEWAY_MIN: u8 = 29;
 
 /// Settings of Azure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -67,6 +88,9 @@ pub struct AzureConfig {
     pub az: String,
     /// Where VPN gateways are made.
     pub gateway_location: String,
+    /// The space of the VPN gateway's network; one that is there keeps its own.
+    #[schemars(with = "String")]
+    pub gateway_space: Ipv4Net,
     /// What this cloud does for anybody.
     pub policy: Policy,
 }
@@ -78,6 +102,7 @@ impl Default for AzureConfig {
             identity: Identity::default(),
             az: "az".into(),
             gateway_location: "westus2".into(),
+            gateway_space: Ipv4Net::new_assert(std::net::Ipv4Addr::new(192, 168, 255, 0), 27),
             policy: Policy::default(),
         }
     }
@@ -91,6 +116,8 @@ pub struct Azure {
     controller: Arc<dyn Controller>,
     /// One at a time for each namespace's networks, gateway, and each permit list.
     turns: Turns,
+    /// Peerings and NAT gateways.
+    ways: Ways<Network>,
     flags: Mutex<Flags>,
     /// Where resources may be, learned from what is asked.
     places: Mutex<BTreeSet<Deployment>>,
@@ -106,6 +133,13 @@ impl Azure {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, Error> {
         let base = rest::endpoint("azure.endpoint", &config.endpoint)?;
+        if config.gateway_space.prefix_len() > GATEWAY_MIN
+            || config.gateway_space.trunc() != config.gateway_space
+        {
+            let message =
+                format!("must be a prefix of at most {GATEWAY_MIN} bits, which Azure wants for a gateway");
+            return Err(Error::setting("azure.gatewaySpace", message));
+        }
         let credentials =
             Credentials::new(config.identity, environment, &config.az, &config.endpoint, clock.clone())?;
         let rest = Rest::new(name, Arc::new(Bearer::new(credentials, clock.clone())), clock)?;
@@ -118,6 +152,7 @@ impl Azure {
             arm: Arm::new(rest, base),
             controller,
             turns: Turns::default(),
+            ways: Ways::default(),
             flags: Mutex::default(),
             places: Mutex::default(),
         })

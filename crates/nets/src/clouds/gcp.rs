@@ -2,13 +2,16 @@
 //!
 //! Ingress is denied by the cloud itself, egress by a rule of ours at the lowest priority. A machine carries a
 //! network tag of its own, and each of its rules is one firewall that names this tag; so do the nodes of a cluster.
-//! Not offered: Private Service Connect, rules with both ports.
+//! Endpoints of Private Service Connect have an address instead, and their rules name it.
+//! Not offered: rules with both ports.
 
 mod cloud;
 mod cluster;
 mod credentials;
 mod describe;
+mod endpoint;
 mod firewall;
+mod foreign;
 mod network;
 mod tidy;
 mod vpn;
@@ -30,6 +33,7 @@ use super::pace::{Clock, System};
 use super::pages::Pages;
 use super::rest::{Answer, Call, Rest, client, endpoint};
 use super::taken;
+use super::ways::Ways;
 use crate::cloud::Policy;
 use crate::controller::Controller;
 use crate::error::Error;
@@ -106,6 +110,8 @@ pub struct Gcp {
     router: tokio::sync::Mutex<()>,
     /// Networks and subnets are made and removed one at a time. Readers of spaces never wait for it.
     shape: tokio::sync::Mutex<()>,
+    /// Peerings and NAT, by project and namespace.
+    ways: Ways<(String, String)>,
     /// Where the orchestrator said it has something: what is listed and compared.
     seen: Mutex<BTreeSet<Deployment>>,
 }
@@ -151,6 +157,7 @@ impl Gcp {
             controller,
             router: tokio::sync::Mutex::default(),
             shape: tokio::sync::Mutex::default(),
+            ways: Ways::default(),
             seen: Mutex::default(),
         })
     }
@@ -251,6 +258,10 @@ pub(crate) fn read_answer(answer: &mut Value) {
         for item in &items {
             drop((firewall::rule(item, "para-fw-ns-vm"), firewall::short_id(item), network::ranges(item)));
             drop((cluster::short_id(item), cluster::pods(item)));
+            let alone = std::slice::from_ref(item);
+            drop(foreign::told(item, "projects/p", alone, alone, alone));
+            let _endpoint =
+                (endpoint::space(item), endpoint::is_of(item, "ns"), describe::lead_alike(item, item));
             let _read = (vpn::insides(item).count(), firewall::same(item, item, "para-fw-ns-vm"));
         }
     }
@@ -316,7 +327,9 @@ fn project(deployment: &str) -> Result<&str, Error> {
 }
 
 fn is_project(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b':'))
+    // Dots alone would lead to another place in a path.
+    name.bytes().any(|b| b.is_ascii_alphanumeric())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b':'))
 }
 
 /// The last part of a URL.

@@ -2,13 +2,18 @@
 //!
 //! Names are derived from what a thing is for, so that it is found again; the tags that others look for are
 //! attached besides. Networks that others made in the original's way, with names by chance, are found by theirs. The rules of a machine are kept with the orchestrator, because security groups have no
-//! place for names and tags; what the group holds is a function of them.
-//! Not offered: clusters, private endpoints, rules with both ports, floating addresses, and BGP, which IBM has not.
+//! place for names and tags; what the group holds is a function of them. Endpoint gateways, which lead to IBM's own
+//! services, have a group and rules as machines do.
+//! Not offered: clusters, rules with both ports, floating addresses, and BGP, which IBM has not.
 
 mod cloud;
+mod describe;
+mod endpoint;
+mod foreign;
 mod network;
 mod rules;
 mod vpn;
+mod ways;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -28,30 +33,34 @@ use super::pace::{Clock, System};
 use super::pages::Pages;
 use super::rest::{Answer, Call, Rest, client, endpoint, plain};
 use super::taken;
+use super::ways::Ways;
 use crate::cloud::Policy;
 use crate::controller::Controller;
 use crate::error::Error;
-use crate::model::Deployment;
+use crate::model::{Deployment, Flags};
 use crate::turns::Turns;
 
 /// The date of the API that is spoken, as in IBM's SDK the contract is taken from.
 const VERSION: &str = "2026-10-06";
 const TRANSIT_VERSION: &str = "2023-12-05";
+/// What all names begin with.
+const PREFIX: &str = "paraglider-";
 
 /// Reads an answer of the cloud, as fuzzing does.
 pub(crate) fn read_answer(answer: &mut Value) {
     for field in ["rules", "subnets"] {
         let Value::Array(items) = taken(answer, field) else { continue };
         for item in &items {
-            drop((rules::read(item), network::space(item)));
+            drop((rules::read(item), network::space(item), endpoint::address(item)));
         }
         drop(rules::difference(&items, &items));
+        drop(foreign::told(&Value::Null, "us-south", "deployment", &items, &items, &items));
     }
 }
 
 /// Reads what is said of a machine to be made, as fuzzing does.
 pub(crate) fn read_description(text: &str) {
-    drop((cloud::described(text), cloud::place_of("/resourcegroup/g", text)));
+    drop((describe::described(text), describe::place_of("/resourcegroup/g", text)));
 }
 
 /// Settings of the IBM Cloud plugin.
@@ -136,6 +145,9 @@ pub struct Ibm {
     /// Networks are made and removed one at a time. Readers of spaces never wait for it.
     shape: tokio::sync::Mutex<()>,
     turns: Turns,
+    /// The transit gateway and public gateways.
+    ways: Ways<ways::Network>,
+    flags: Mutex<Flags>,
     seen: Mutex<BTreeSet<Deployment>>,
 }
 
@@ -173,6 +185,8 @@ impl Ibm {
             controller,
             shape: tokio::sync::Mutex::default(),
             turns: Turns::default(),
+            ways: Ways::default(),
+            flags: Mutex::default(),
             seen: Mutex::default(),
         })
     }
@@ -333,7 +347,7 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
 /// The name of a thing of ours: the same for the same.
 fn name(kind: &str, parts: &[&str]) -> String {
     let hash = Sha256::digest(parts.join("\n").as_bytes());
-    format!("paraglider-{kind}-{}", hex::encode(&hash[..4]))
+    format!("{PREFIX}{kind}-{}", hex::encode(&hash[..4]))
 }
 
 /// A name that the cloud takes, or an error that names the field.

@@ -35,6 +35,7 @@ const SECRET_FIELDS: &[&str] = &[
     "password",
     "adminpassword",
     "private_key",
+    "secret",
     "value",
 ];
 
@@ -396,6 +397,9 @@ mod tests {
         assert_eq!(redact("bad hunter22 and abcdef of t".into(), &call.secrets()), "bad … and … of t");
         let call = call.form([("TunnelOptions.1.PreSharedKey", "swordfish"), ("Action", "CreateVpn")]);
         assert_eq!(call.secrets(), ["swordfish"]);
+        let principal =
+            json!({ "properties": { "servicePrincipalProfile": { "clientId": "c", "secret": "s3cret" } } });
+        assert_eq!(call.json(principal).secrets(), ["s3cret"]);
     }
 
     #[test]

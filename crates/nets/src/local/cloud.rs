@@ -13,7 +13,7 @@ use crate::cloud::{
 };
 use crate::controller::ConnectRequest;
 use crate::error::Error;
-use crate::model::{Created, Deployment, Flags, Mapping, Rule};
+use crate::model::{Created, Deployment, Flags, ForeignNetwork, Mapping, Rule};
 use crate::plan::connect::Gateway;
 use crate::plan::rule;
 use crate::plan::target::{Map, Owner};
@@ -203,15 +203,16 @@ impl Local {
         let mut machine = self.lock().machines.get(name).cloned().ok_or_else(unknown)?;
         let before = machine.rules.clone();
         change(&mut machine.rules);
-        if machine.rules == before {
+        if machine.rules != before {
+            self.records.put_machine(name, Some(&machine)).await?;
+        } else if !self.filters.owes(name) {
             return Ok(());
         }
-        self.records.put_machine(name, Some(&machine)).await?;
         let queued = {
             let mut state = self.lock();
             let rules = super::nft::machine(&machine);
             state.machines.insert(name.clone(), machine);
-            self.filters.push(self.names.network(&name.network), rules)
+            self.filters.push_machine(name, self.names.network(&name.network), rules)
         };
         queued.loaded().await
     }
@@ -508,6 +509,11 @@ impl Cloud for Local {
             self.restore().await?;
         }
         Ok(found)
+    }
+
+    async fn foreign_networks(&self, deployments: &[Deployment]) -> Result<Vec<ForeignNetwork>, Error> {
+        require_root()?;
+        self.others(deployments).await
     }
 }
 

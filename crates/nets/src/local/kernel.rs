@@ -136,6 +136,42 @@ pub(super) fn described_links(netns: &str) -> Result<Vec<(String, Option<String>
     Ok(list.iter().filter_map(one).collect())
 }
 
+/// Whether a namespace is there.
+pub(super) fn has(netns: &str) -> bool {
+    Path::new(NETNS).join(netns).exists()
+}
+
+/// What `ip` tells of the interfaces of a namespace and of their addresses; without a name, of this machine's own.
+pub(super) fn told_links(netns: Option<&str>) -> Result<serde_json::Value, Error> {
+    let mut command = Command::new("ip");
+    command.args(["-j", "-d"]);
+    if let Some(netns) = netns {
+        command.args(["-n", netns]);
+    }
+    command.args(["address", "show"]);
+    let shown =
+        netns.map_or_else(|| "ip address show".to_owned(), |netns| format!("ip -n {netns} address show"));
+    read_json(&shown, &checked(&shown, finish(command, None))?)
+}
+
+/// The tables of the packet filter in a namespace.
+pub(super) fn tables(netns: &str) -> Result<serde_json::Value, Error> {
+    let output = inside(netns, || {
+        let mut command = Command::new("nft");
+        command.args(["-j", "list", "tables"]);
+        finish(command, None)
+    })?;
+    let shown = format!("[{netns}] nft -j list tables");
+    read_json(&shown, &checked(&shown, output)?)
+}
+
+fn read_json(command: &str, text: &str) -> Result<serde_json::Value, Error> {
+    if text.trim().is_empty() {
+        return Ok(serde_json::Value::Null);
+    }
+    serde_json::from_str(text).map_err(|error| Error::Internal(format!("`{command}` is not JSON: {error}")))
+}
+
 pub(super) fn links(netns: &str) -> Result<BTreeSet<String>, Error> {
     Ok(described_links(netns)?.into_iter().map(|(name, _)| name).collect())
 }

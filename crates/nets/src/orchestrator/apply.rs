@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tarbet_store::{Commit, Operation as Write};
-use tarbet_telemetry::Coded;
+use tarbet_telemetry::{Coded, Problem};
 use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
 use super::Inner;
+use super::mend::Planned;
 use super::operation::{Call, Operation, State};
 use super::partly;
 use super::request::Target;
@@ -71,7 +72,6 @@ impl Inner {
     }
 
     async fn run_calls(&self, operation: &mut Operation, cancel: &CancellationToken) -> Result<(), Error> {
-        let mut behind: Option<Error> = None;
         while let Some(call) = operation.calls.get(operation.done).cloned() {
             if cancel.is_cancelled() {
                 return Err(Error::Cancelled(operation.id.to_string()));
@@ -94,17 +94,18 @@ impl Inner {
                 }
             };
             operation.done += 1;
+            if let Some(error) = made.behind {
+                operation.behind.get_or_insert_with(|| error.problem());
+            }
             let over = operation.done == operation.calls.len();
-            behind = behind.or(made.behind);
             if over {
-                behind = partly::told(&operation.failures, &operation.calls).or(behind);
-                operation.state = behind.as_ref().map_or(State::Done, |error| State::Failed(error.problem()));
+                operation.state = left_of(operation).map_or(State::Done, State::Failed);
             }
             if over || writes_more {
                 self.operations.save(operation, made.writes).await?;
             }
         }
-        behind.map_or(Ok(()), Err)
+        left_of(operation).map_or(Ok(()), |problem| Err(problem.into()))
     }
 
     async fn make(
@@ -115,12 +116,14 @@ impl Inner {
     ) -> Result<Made, Error> {
         match call {
             Call::CreateResource { cloud, new } => {
+                self.greet_again(cloud).await;
                 let created = self.places.cloud(cloud)?.create_resource(new.clone()).await?;
                 // A cloud may have a name of its own for it; here it is called what was asked for.
                 operation.created = Some(Created { name: new.name.clone(), ..created });
                 self.spaces.outdated();
             }
             Call::AttachResource { cloud, namespace, uri } => {
+                self.greet_again(cloud).await;
                 operation.created = Some(self.places.cloud(cloud)?.attach_resource(namespace, uri).await?);
                 self.spaces.outdated();
             }
@@ -129,6 +132,9 @@ impl Inner {
                 let created = created
                     .ok_or_else(|| Error::Internal("nothing was made that could be registered".into()))?;
                 let name = format!("{namespace}.{cloud}.{}", created.name);
+                self.tags.look(&[&name]).await?;
+                self.is_free(&name).await?;
+                self.may_be_called(&name, &created.uri)?;
                 let (uri, ip) =
                     (Some(created.uri.clone()), Some(created.ip.clone()).filter(|ip| !ip.is_empty()));
                 let from = MadeFrom { description: description.clone(), going: None };
@@ -164,6 +170,12 @@ impl Inner {
                 ignore_missing(self.tags.delete_member(parent, child).await.map(drop))?;
             }
             Call::ForgetSubscribers { tag } => drop(self.tags.forget_subscribers(tag).await?),
+            Call::MendCloud { cloud, namespace, differences } => {
+                return self.mend_cloud(cloud, namespace, differences).await;
+            }
+            Call::MendList { subscriber, add, delete } => {
+                return self.mend_list(subscriber, &Planned { add, delete }).await;
+            }
             Call::Propagate { tag, subscribers, .. } => {
                 let mut all: BTreeSet<String> = subscribers.iter().cloned().collect();
                 // Some may have come since this was planned.
@@ -211,6 +223,12 @@ impl Inner {
         }
         self.rules.put_op(subscriber, &set)
     }
+}
+
+/// What an operation whose calls were all made could not do.
+fn left_of(operation: &Operation) -> Option<Problem> {
+    let failed = partly::told(&operation.failures, &operation.calls).map(|error| error.problem());
+    failed.or_else(|| operation.behind.clone())
 }
 
 /// What is to be removed and is not there is as wanted.

@@ -88,11 +88,10 @@ impl Inner {
     pub(super) async fn make_deletions(
         &self,
         target: &Target,
-        mut set: RuleSet,
+        set: RuleSet,
     ) -> Result<Option<RuleSet>, Error> {
-        let cloud = self.places.cloud(&target.cloud)?;
-        let subscriber = target.subscriber().to_string();
         if let Some(tag) = &set.deleted {
+            let (cloud, subscriber) = (self.places.cloud(&target.cloud)?, target.subscriber().to_string());
             ignore_missing(cloud.delete_resource(&target.namespace, &target.uri).await)?;
             self.spaces.outdated();
             let gone = self.rules.put_op(&subscriber, &RuleSet::default())?;
@@ -100,16 +99,46 @@ impl Inner {
             return Ok(None);
         }
         let names: Vec<String> = set.going.iter().cloned().collect();
-        ignore_missing(cloud.delete_rules(&target.namespace, &target.uri, names.clone()).await)?;
-        set.forget(&names);
-        self.lead.commit(Commit::new().with(self.rules.put_op(&subscriber, &set)?)).await?;
-        Ok(Some(set))
+        self.make_deletions_of(target, set, &names).await.map(Some)
+    }
+
+    /// Makes the deletions of these rules, for who holds the turn, and tells what stays.
+    pub(super) async fn make_deletions_of(
+        &self,
+        target: &Target,
+        mut set: RuleSet,
+        names: &[String],
+    ) -> Result<RuleSet, Error> {
+        let cloud = self.places.cloud(&target.cloud)?;
+        ignore_missing(cloud.delete_rules(&target.namespace, &target.uri, names.to_vec()).await)?;
+        set.forget(names);
+        let write = self.rules.put_op(&target.subscriber().to_string(), &set)?;
+        self.lead.commit(Commit::new().with(write)).await?;
+        Ok(set)
     }
 
     /// Whose removal under this tag is left, if it is.
     pub(super) async fn still_going(&self, tag: &str) -> Result<Option<Subscriber>, Error> {
         let made = self.made.get(&tag.to_owned()).await?;
         Ok(made.and_then(|made| Subscriber::parse(&made.value.going?)))
+    }
+
+    /// Refuses a tag whose last resource its cloud has yet to remove: that removal would take the new one's record.
+    pub(super) async fn is_free(&self, tag: &str) -> Result<(), Error> {
+        if self.still_going(tag).await?.is_none() {
+            return Ok(());
+        }
+        let left = format!("the last `{tag}` is deleted and its cloud has yet to remove it");
+        Err(Error::invalid("name", left))
+    }
+
+    /// Refuses a resource whose own removal is left: once its cloud answers, it would be removed all the same.
+    pub(super) async fn stays(&self, resource: &Target) -> Result<(), Error> {
+        if self.rules.of(resource).await?.deleted.is_none() {
+            return Ok(());
+        }
+        let left = format!("{} is deleted and its cloud has yet to remove it", resource.uri);
+        Err(Error::invalid("id", left))
     }
 
     /// The calls that remove what is left of a resource.

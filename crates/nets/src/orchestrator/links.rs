@@ -137,8 +137,9 @@ impl Inner {
         let mut calls = Vec::new();
         for mut link in links {
             let name = link.name();
-            let in_place = |end: &End| Ok::<_, Error>(self.places.cloud(&end.cloud)?.replaces_keys());
-            if in_place(&link.a)? && in_place(&link.b)? {
+            let able = |end: &End| self.places.cloud(&end.cloud);
+            let (a, b) = (able(&link.a)?.abilities().await?, able(&link.b)?.abilities().await?);
+            if a.replaces_keys && b.replaces_keys {
                 calls.push(Call::Rekey { link: name });
                 continue;
             }

@@ -124,7 +124,7 @@ impl Inner {
         for Changing { set, told, comes } in changing {
             if let Some(set) = set.filter(|_| known && !comes.is_empty()) {
                 let resource = self.located(&set.target());
-                after.connections.merge(self.connections_for(&resource, &comes).await?);
+                drop(after.connections.merge(self.connections_for(&resource, &comes).await?));
             }
             after.lists.push(told);
         }

@@ -1,6 +1,7 @@
 //! Which connections between clouds rules need.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -15,9 +16,10 @@ use crate::error::Error;
 use crate::model::Rule;
 use crate::plan::connect::{Link, Side, Step};
 use crate::plan::rule;
-use crate::plan::target::{Map, Place, first_address};
+use crate::plan::target::{Map, Owner, Place, first_address};
 
-/// How long a change waits to learn which connections it leaves unneeded.
+/// How long a change waits to learn what is only told: which connections it leaves unneeded, and what its rules need
+/// inside their clouds.
 const TOLD_WITHIN: Duration = Duration::from_secs(2);
 
 /// Connections to be made, each once.
@@ -26,7 +28,8 @@ pub(super) struct Connections(Vec<(bool, ConnectRequest)>);
 
 impl Connections {
     /// One link carries all networks at its ends where they learn of each other by themselves.
-    fn add(&mut self, learned: bool, request: ConnectRequest) {
+    /// Tells whether it is new.
+    fn add(&mut self, learned: bool, request: ConnectRequest) -> bool {
         let ends = |request: &ConnectRequest| {
             let (a, b) = (
                 (request.cloud_a.clone(), request.namespace_a.clone()),
@@ -35,20 +38,31 @@ impl Connections {
             if a < b { (a, b) } else { (b, a) }
         };
         let same = |other: &ConnectRequest| *other == request || (learned && ends(other) == ends(&request));
-        if !self.0.iter().any(|(_, other)| same(other)) {
+        let new = !self.0.iter().any(|(_, other)| same(other));
+        if new {
             self.0.push((learned, request));
         }
+        new
     }
 
-    pub(super) fn merge(&mut self, more: Self) {
-        for (learned, request) in more.0 {
-            self.add(learned, request);
-        }
+    /// Adds more, and tells the calls for those that are new.
+    pub(super) fn merge(&mut self, more: Self) -> Vec<Call> {
+        let new = more.0.into_iter().filter(|(learned, request)| self.add(*learned, request.clone()));
+        new.map(|(_, request)| Call::Connect(request)).collect()
     }
 
     pub(super) fn calls(self) -> Vec<Call> {
         self.0.into_iter().map(|(_, request)| Call::Connect(request)).collect()
     }
+}
+
+/// Something that a plugin makes inside its cloud so that the packets of a network get through.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Way {
+    /// The network.
+    pub(super) own: Owner,
+    /// What it needs.
+    pub(super) need: Need,
 }
 
 impl Inner {
@@ -71,13 +85,10 @@ impl Inner {
             return Ok(found);
         }
         let map = self.spaces.map(&self.places).await?;
-        let Place::Known(owners) = map.place(&IpNet::from(own_address)) else { return Ok(found) };
-        let Some(own) = owners.into_iter().find(|owner| owner.cloud == resource.cloud) else {
-            return Ok(found);
-        };
-        for need in needs(rules, &own, &map)? {
+        let Some(own) = network_of(&map, &resource.cloud, own_address) else { return Ok(found) };
+        for need in needs(rules, own, &map)? {
             if let Need::Vpn(owner) = need {
-                let request = ConnectRequest::between(&own, &owner);
+                let request = ConnectRequest::between(own, &owner);
                 let link = self.link(&request).await?;
                 if link.next() != Step::Done {
                     found.add(link.pair.bgp, request);
@@ -85,6 +96,35 @@ impl Inner {
             }
         }
         Ok(found)
+    }
+
+    /// What the rules of each call need inside their cloud: the plugin sees to that when it is given them, and has
+    /// some of it already. A way that several need is told with the first of them.
+    pub(super) async fn inside(&self, calls: &[Call]) -> Vec<Vec<Way>> {
+        let gives = |call: &Call| matches!(call, Call::AddRules { ip: Some(_), .. });
+        if !calls.iter().any(gives) {
+            return Vec::new();
+        }
+        // Only told, so a cloud that does not tell its networks just now keeps nothing back.
+        let map = tokio::time::timeout(TOLD_WITHIN, self.spaces.map(&self.places)).await;
+        let Ok(Ok(map)) = map else { return Vec::new() };
+        let (mut looked_at, mut told) = (HashSet::new(), BTreeSet::new());
+        let mut all = vec![Vec::new(); calls.len()];
+        for (call, ways) in calls.iter().zip(&mut all) {
+            let Call::AddRules { cloud, ip: Some(ip), rules, .. } = call else { continue };
+            let Some(own) = network_of(&map, cloud, *ip) else { continue };
+            // A rule of a tag goes to many resources, and most of them share a network.
+            let targets: Vec<&[String]> = rules.iter().map(|rule| rule.targets.as_slice()).collect();
+            if !looked_at.insert((&own.cloud, own.space, targets)) {
+                continue;
+            }
+            let needs = needs(rules, own, &map).unwrap_or_default();
+            let inside = needs.into_iter().filter(|need| !matches!(need, Need::Vpn(_)));
+            let new =
+                inside.map(|need| Way { own: own.clone(), need }).filter(|way| told.insert(way.clone()));
+            ways.extend(new);
+        }
+        all
     }
 
     /// Links that no remembered rule needs.
@@ -149,6 +189,12 @@ impl Inner {
     }
 }
 
+/// The network of a cloud that holds an address.
+fn network_of<'a>(map: &'a Map, cloud: &str, address: IpAddr) -> Option<&'a Owner> {
+    let Place::Known(owners) = map.place(&IpNet::from(address)) else { return None };
+    owners.into_iter().find(|owner| owner.cloud == cloud)
+}
+
 /// The names of links that none of these permit lists needs.
 fn unneeded(links: &[Link], sets: &[RuleSet], map: &Map) -> Vec<String> {
     let mut needed = BTreeSet::new();
@@ -157,7 +203,7 @@ fn unneeded(links: &[Link], sets: &[RuleSet], map: &Map) -> Vec<String> {
             if let Place::Known(owners) = map.place(&target) {
                 for owner in owners.into_iter().filter(|owner| owner.cloud != set.cloud) {
                     let here = (set.cloud.clone(), set.namespace.clone());
-                    let there = (owner.cloud, owner.namespace);
+                    let there = (owner.cloud.clone(), owner.namespace.clone());
                     needed.insert((here.clone(), there.clone()));
                     needed.insert((there, here));
                 }

@@ -5,12 +5,13 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 
-use super::{Inner, Orchestrator, Target};
+use super::{Imported, Inner, Orchestrator, Target};
 use crate::config::DeploymentConfig;
 use crate::error::Error;
 use crate::model::{ResourceTag, Rule};
 use crate::plan::connect::Step;
 use crate::plan::flows::{Flow, flows};
+use crate::plan::target;
 use crate::plan::verdict::{Endpoint, Packet, Policy, Verdict};
 
 /// A resource in a picture.
@@ -54,6 +55,8 @@ pub struct Topology {
     pub links: Vec<Edge>,
     /// What may pass between resources, from end to end.
     pub flows: Vec<Flow>,
+    /// Networks that others made, as they were imported.
+    pub networks: Vec<Imported>,
 }
 
 impl Orchestrator {
@@ -110,6 +113,7 @@ impl Orchestrator {
             resources: self.resources(None).await?,
             links: links.collect(),
             flows: flows(self.policy().await?.endpoints()),
+            networks: self.imports().await?,
         })
     }
 
@@ -132,9 +136,10 @@ impl Orchestrator {
         let mut policy = Policy::default();
         for tag in self.tags().list() {
             let (Some(parts), Some(uri)) = (ResourceTag::parse(&tag.name), &tag.uri) else { continue };
-            let Some(address) = tag.ip.as_ref().and_then(|ip| ip.parse::<IpAddr>().ok()) else { continue };
+            let Some(addresses) = tag.ip.as_deref().and_then(target::parse) else { continue };
             let set = self.0.rules.get(&format!("{}>{}>{uri}", parts.namespace, parts.cloud)).await?;
-            policy.insert(address, Endpoint { name: tag.name, rules: set.rules.into_values().collect() });
+            policy
+                .insert_all(addresses, Endpoint { name: tag.name, rules: set.rules.into_values().collect() });
         }
         Ok(policy)
     }
@@ -142,6 +147,12 @@ impl Orchestrator {
     fn address(&self, name: &str) -> Result<IpAddr, Error> {
         if let Ok(address) = name.parse() {
             return Ok(address);
+        }
+        // A cluster has many addresses, and one permit list for all of them.
+        if let Some(tag) = self.tags().get(name).filter(|tag| tag.uri.is_some())
+            && let Some(first) = tag.ip.as_deref().and_then(target::first_address)
+        {
+            return Ok(first);
         }
         let addresses = self.tags().addresses(name);
         match addresses.as_slice() {

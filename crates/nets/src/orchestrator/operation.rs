@@ -20,7 +20,7 @@ use super::partly::Failure;
 use crate::cloud::NewResource;
 use crate::controller::ConnectRequest;
 use crate::error::Error;
-use crate::model::{Created, Rule};
+use crate::model::{Created, Rule, Subscriber};
 use crate::plan::tags::Mapping;
 
 /// One call of a plan. Each may be made twice with the effect of once.
@@ -152,6 +152,24 @@ pub enum Call {
         /// The tag.
         tag: String,
     },
+    /// Lets a cloud mend what differs in it.
+    MendCloud {
+        /// The cloud.
+        cloud: String,
+        /// The namespace.
+        namespace: String,
+        /// What was seen to differ when it was planned.
+        differences: Vec<String>,
+    },
+    /// Mends a permit list.
+    MendList {
+        /// Whose.
+        subscriber: String,
+        /// Rules that were seen to be missing or different.
+        add: Vec<String>,
+        /// Rules that were seen and should not be; with neither, the resource itself is to go.
+        delete: Vec<String>,
+    },
 }
 
 impl Call {
@@ -213,6 +231,25 @@ impl fmt::Display for Call {
                 write!(f, "AddPermitListRules with what their tags stand for to {count} resources")
             }
             Self::ForgetSubscribers { tag } => write!(f, "tags: Unsubscribe all from {tag}"),
+            Self::MendCloud { cloud, namespace, differences } => {
+                write!(f, "{cloud}: Drift with repair in {namespace} ({})", differences.join("; "))
+            }
+            Self::MendList { subscriber, add, delete } => {
+                let (cloud, uri) = match Subscriber::parse(subscriber) {
+                    Some(subscriber) => (subscriber.cloud, subscriber.uri),
+                    None => (String::new(), subscriber.clone()),
+                };
+                let (add, delete) = (add.join(", "), delete.join(", "));
+                match (add.as_str(), delete.as_str()) {
+                    ("", "") => write!(f, "{cloud}: DeleteResource {uri}"),
+                    (add, "") => write!(f, "{cloud}: AddPermitListRules {add} to {uri}"),
+                    ("", delete) => write!(f, "{cloud}: DeletePermitListRules {delete} from {uri}"),
+                    (add, delete) => write!(
+                        f,
+                        "{cloud}: AddPermitListRules {add} to {uri} and DeletePermitListRules {delete} from it"
+                    ),
+                }
+            }
         }
     }
 }
@@ -227,10 +264,13 @@ pub struct Plan {
     /// Connections between clouds that no rule needs any more after these calls; `prune` removes them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unneeded: Vec<String>,
+    /// What is paid for because of them, and what no longer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prices: Vec<String>,
 }
 
-/// The digest of calls.
-pub(super) fn digest(calls: &[Call]) -> String {
+/// The digest of calls, or of what would be written down.
+pub(super) fn digest<T: Serialize>(calls: &[T]) -> String {
     let mut hash = Sha256::new();
     // Hashing cannot fail, and calls are plain data.
     let _ = serde_json::to_writer(&mut hash, calls);
@@ -276,6 +316,9 @@ pub struct Operation {
     /// Which of several resources were not given their rules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<Failure>,
+    /// Why the first call that was left to be done later was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub behind: Option<Problem>,
     /// Connections between clouds that no rule needs any more after it; `prune` removes them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unneeded: Vec<String>,
@@ -297,6 +340,8 @@ struct Progress {
     created: Option<Created>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     failures: Vec<Failure>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    behind: Option<Problem>,
     moved: Timestamp,
 }
 
@@ -309,7 +354,7 @@ impl Progress {
         // A record that was written whole later knows better.
         if operation.state == State::Running && self.done >= operation.done {
             (operation.done, operation.created, operation.moved) = (self.done, self.created, self.moved);
-            operation.failures = self.failures;
+            (operation.failures, operation.behind) = (self.failures, self.behind);
         }
     }
 }
@@ -350,6 +395,7 @@ impl Operations {
             state: State::Running,
             created: None,
             failures: Vec::new(),
+            behind: None,
             unneeded,
             begun: now,
             moved: now,
@@ -368,10 +414,11 @@ impl Operations {
     /// One that ended is kept for a while only.
     pub(super) async fn save(&self, operation: &mut Operation, writes: Vec<Write>) -> Result<(), Error> {
         operation.moved = Timestamp::now();
-        let Operation { id, done, ref created, ref failures, moved, .. } = *operation;
+        let Operation { id, done, ref created, ref failures, ref behind, moved, .. } = *operation;
         let mut commit = Commit::new();
         if operation.state == State::Running {
-            let progress = Progress { done, created: created.clone(), failures: failures.clone(), moved };
+            let (created, failures, behind) = (created.clone(), failures.clone(), behind.clone());
+            let progress = Progress { done, created, failures, behind, moved };
             commit = commit.with(self.progress.put_op(&id, &progress)?);
         } else {
             commit = commit.with(self.table.put_for_op(&id, operation, self.kept)?);

@@ -4,17 +4,19 @@ use std::collections::BTreeSet;
 
 use super::Inner;
 use super::lists::NewTargets;
+use super::needed::{Connections, Way};
 use super::operation::{Call, digest_of};
-use super::request::{Request, Target};
+use super::request::{self, Request, Target};
 use super::rules::RuleSet;
-use crate::cloud::NewResource;
+use crate::cloud::{Need, NewResource};
 use crate::controller::ConnectRequest;
 use crate::error::Error;
 use crate::model::{ResourceTag, Rule};
 use crate::plan::connect::{Link, Step};
 use crate::plan::rule::Mistake;
-use crate::plan::tags::TagError;
-use crate::plan::{rule, target};
+use crate::plan::tags::{Graph, TagError};
+use crate::plan::target::Owner;
+use crate::plan::{price, rule, target};
 
 impl Inner {
     /// The calls a request takes. None at all means that everything is so already.
@@ -27,18 +29,7 @@ impl Inner {
             Request::Create { namespace, cloud, name, description } => {
                 self.plan_create(namespace, cloud, name, description).await
             }
-            Request::Attach { namespace, cloud, uri } => {
-                self.places.deployment(namespace, cloud)?;
-                let (cloud, namespace) = (cloud.clone(), namespace.clone());
-                Ok(vec![
-                    Call::AttachResource {
-                        cloud: cloud.clone(),
-                        namespace: namespace.clone(),
-                        uri: uri.clone(),
-                    },
-                    Call::Register { cloud, namespace, description: String::new() },
-                ])
-            }
+            Request::Attach { namespace, cloud, uri } => self.plan_attach(namespace, cloud, uri).await,
             Request::DeleteResource { namespace, cloud, name } => {
                 let tag =
                     ResourceTag { namespace: namespace.clone(), cloud: cloud.clone(), name: name.clone() };
@@ -74,10 +65,12 @@ impl Inner {
                 let (resolved, mut calls) = (self.resolve(rules)?, Vec::new());
                 // One cloud that does not tell its networks keeps the others from nothing: plugins decide then.
                 let known = self.spaces.map(&self.places).await.is_ok();
+                let mut connected = Connections::default();
                 for target in self.resources_of(tag)? {
                     let target = self.located(&target);
                     if known {
-                        calls.extend(self.connections_for(&target, &resolved).await?.calls());
+                        // Each with the first resource that needs it: it serves the others too.
+                        calls.extend(connected.merge(self.connections_for(&target, &resolved).await?));
                     }
                     calls.extend(self.plan_give(&target, resolved.clone()).await?);
                 }
@@ -112,24 +105,32 @@ impl Inner {
                     let delete = Call::DeleteTag { tag: tag.clone() };
                     [delete].into_iter().chain(propagate(tag, followers, after.lists)).collect()
                 } else {
-                    self.plan_rest(tag, TagError::Unknown(tag.clone()).into()).await?
+                    self.plan_behind(tag, self.owed.because_of(tag)).await?
                 };
                 if !self.tags.subscribers(tag).is_empty() {
                     calls.push(Call::ForgetSubscribers { tag: tag.clone() });
                 }
                 Ok(calls)
             }
-            Request::DeleteMember(parent, child) => {
+            Request::DeleteMembers(parent, members) => {
                 let Some(tag) = self.tags.get(parent) else {
                     return self.plan_rest(parent, TagError::Unknown(parent.clone()).into()).await;
                 };
                 let followers = self.affected(parent);
-                if !tag.child_tags.contains(child) {
+                let there: BTreeSet<&String> =
+                    members.iter().filter(|member| tag.child_tags.contains(member)).collect();
+                if there.is_empty() {
                     return self.plan_behind(parent, followers).await;
                 }
-                let after = self.lists_after(&followers, |graph| graph.delete_member(parent, child)).await?;
-                let delete = Call::DeleteMember { parent: parent.clone(), child: child.clone() };
-                Ok([delete].into_iter().chain(propagate(parent, followers, after.lists)).collect())
+                let leave = |graph: &Graph| {
+                    let each = there.iter().map(|child| graph.delete_member(parent, child));
+                    Ok(each.collect::<Result<Vec<_>, _>>()?.concat())
+                };
+                let after = self.lists_after(&followers, leave).await?;
+                let delete =
+                    |child: &&String| Call::DeleteMember { parent: parent.clone(), child: (*child).clone() };
+                let deletes = there.iter().map(delete);
+                Ok(deletes.chain(propagate(parent, followers, after.lists)).collect())
             }
             Request::Connect(request) => {
                 let link = self.link(request).await?;
@@ -137,6 +138,7 @@ impl Inner {
             }
             Request::Prune => self.plan_prune().await,
             Request::Rekey(link) => self.plan_rekey(link.as_deref()).await,
+            Request::Repair(found) => Ok(found.calls()),
         }
     }
 
@@ -183,15 +185,71 @@ impl Inner {
                 _ => Err(Error::invalid("name", format!("`{tag}` already exists with another description"))),
             };
         }
-        if self.still_going(&tag).await?.is_some() {
-            let left = format!("the last `{tag}` is deleted and its cloud has yet to remove it");
-            return Err(Error::invalid("name", left));
-        }
+        self.is_free(&tag).await?;
         let new = NewResource { deployment, name: name.into(), description: description.into() };
         Ok(vec![
             Call::CreateResource { cloud: cloud.into(), new },
             Call::Register { cloud: cloud.into(), namespace: namespace.into(), description: digest },
         ])
+    }
+
+    async fn plan_attach(&self, namespace: &str, cloud: &str, uri: &str) -> Result<Vec<Call>, Error> {
+        let deployment = self.places.deployment(namespace, cloud)?;
+        let target = Target { namespace: namespace.into(), cloud: cloud.into(), uri: uri.into(), ip: None };
+        self.stays(&target).await?;
+        // Where clouds take in resources, these are called what their URIs end in; a plugin has the last word.
+        let usual = request::tag_of(namespace, cloud, uri);
+        if let Some(known) = self.taken_in(&target, &usual).await? {
+            return self.plan_behind(&known, self.affected(&known)).await;
+        }
+        self.is_free(&usual).await?;
+        self.may_be_called(&usual, uri)?;
+        let plugin = self.places.cloud(cloud)?;
+        let (there, here) =
+            (plugin.find_deployment(uri).await?, plugin.find_deployment(&deployment.id).await?);
+        if let (Some(there), Some(here)) = (there, here)
+            && there != here
+        {
+            let message = format!(
+                "the resource is in {there}, and the namespace {namespace} has {here} in {cloud}: networks elsewhere are \
+                 not looked at when address spaces are given out"
+            );
+            return Err(Error::invalid("id", message));
+        }
+        Ok(vec![
+            Call::AttachResource { cloud: cloud.into(), namespace: namespace.into(), uri: uri.into() },
+            Call::Register { cloud: cloud.into(), namespace: namespace.into(), description: String::new() },
+        ])
+    }
+
+    /// The tag by which a resource was taken in or made here. One that somebody only set says nothing of its cloud,
+    /// which may never have heard of it.
+    async fn taken_in(&self, resource: &Target, usual: &str) -> Result<Option<String>, Error> {
+        let Target { namespace, cloud, uri, .. } = resource;
+        let found = self.tags.leaf_of(&format!("{namespace}.{cloud}."), uri);
+        let usual = self.tags.get(usual).filter(|tag| tag.uri.as_ref() == Some(uri));
+        for tag in found.into_iter().chain(usual) {
+            if self.made_from(&tag.name).await?.is_some() {
+                return Ok(Some(tag.name));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a resource may have this tag: it has three parts, and stands for no other resource.
+    pub(super) fn may_be_called(&self, tag: &str, uri: &str) -> Result<(), Error> {
+        if ResourceTag::parse(tag).is_none() {
+            let message =
+                format!("`{tag}` is not NAMESPACE.CLOUD.NAME: a name must not be empty nor contain a dot");
+            return Err(Error::invalid("name", message));
+        }
+        match self.tags.get(tag) {
+            Some(known) if known.uri.as_deref() != Some(uri) => {
+                let stands_for = known.uri.unwrap_or_else(|| "something else".into());
+                Err(Error::invalid("name", format!("the tag `{tag}` already stands for {stands_for}")))
+            }
+            _ => Ok(()),
+        }
     }
 
     async fn plan_add(&self, resource: &Target, rules: &[Rule]) -> Result<Vec<Call>, Error> {
@@ -350,9 +408,9 @@ impl Inner {
     }
 
     /// A plan as people read it: connections are told step by step.
-    pub(super) async fn describe(&self, calls: &[Call]) -> Result<Vec<String>, Error> {
+    pub(super) async fn describe(&self, calls: &[Call], ways: &[Vec<Way>]) -> Result<Vec<String>, Error> {
         let mut lines = Vec::new();
-        for call in calls {
+        for (number, call) in calls.iter().enumerate() {
             if let Call::Propagate { lists, .. } = call {
                 lines.extend(lists.iter().map(ToString::to_string));
                 continue;
@@ -361,10 +419,43 @@ impl Inner {
             if let Call::Connect(request) = call {
                 lines.extend(self.steps_left(request).await?.into_iter().map(|step| format!("  {step}")));
             }
+            lines.extend(ways.get(number).into_iter().flatten().map(|way| format!("  {}", told_way(way))));
             if let Call::Rekey { link } = call {
                 lines.extend(self.steps_of_rekey(link).await?.into_iter().map(|step| format!("  {step}")));
             }
         }
+        Ok(lines)
+    }
+
+    /// What is paid for because of these calls, what no longer, and what although nobody needs it.
+    pub(super) async fn prices(
+        &self,
+        calls: &[Call],
+        ways: &[Vec<Way>],
+        unneeded: &[String],
+    ) -> Result<Vec<String>, Error> {
+        let (mut lines, mut going, links) = (Vec::new(), Vec::new(), self.links.list().await?);
+        for call in calls {
+            match call {
+                Call::Connect(request) => lines.extend(price::begins(&self.link(request).await?, &links)),
+                Call::Disconnect { link } => going.push(link.clone()),
+                _ => {}
+            }
+        }
+        // Links that go together keep no gateway for each other.
+        let parted = |names: &[String]| -> (Vec<Link>, Vec<Link>) {
+            links.iter().cloned().partition(|link| names.contains(&link.name()))
+        };
+        let (gone, stay) = parted(&going);
+        lines.extend(gone.iter().flat_map(|link| price::ends(link, &stay)));
+        lines.extend(ways.iter().flatten().filter_map(|way| match way.need {
+            Need::Public => price::way_out(&way.own.cloud),
+            _ => price::peering(&way.own.cloud),
+        }));
+        let mut once = BTreeSet::new();
+        lines.retain(|line| once.insert(line.clone()));
+        let (idle, needed) = parted(unneeded);
+        lines.extend(idle.iter().flat_map(|link| price::goes_on(link, &needed)));
         Ok(lines)
     }
 }
@@ -381,6 +472,16 @@ fn told(link: &Link) -> Vec<String> {
         Step::Done => String::new(),
     };
     link.remaining().into_iter().map(told).collect()
+}
+
+/// What a plugin does beside giving rules.
+fn told_way(Way { own: Owner { cloud, space, .. }, need }: &Way) -> String {
+    match need {
+        Need::Public => format!("{cloud}: a way from {space} to public addresses, where there is none"),
+        Need::Peering(other) | Need::Vpn(other) => {
+            format!("{cloud}: a connection of {space} with {}, where there is none", other.space)
+        }
+    }
 }
 
 fn propagate(tag: &str, subscribers: BTreeSet<String>, lists: Vec<NewTargets>) -> Option<Call> {

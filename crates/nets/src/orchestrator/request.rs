@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::drift::Compared;
 use crate::controller::ConnectRequest;
 use crate::model::{Rule, Subscriber};
 use crate::plan::tags::Mapping;
@@ -70,14 +71,16 @@ pub enum Request {
     SetTag(Mapping),
     /// Remove a tag.
     DeleteTag(String),
-    /// Take a member out of a tag.
-    DeleteMember(String, String),
+    /// Take members out of a tag.
+    DeleteMembers(String, Vec<String>),
     /// Connect two clouds.
     Connect(ConnectRequest),
     /// Take down every link that no rule needs any more.
     Prune,
     /// Make another key for a link, or for each.
     Rekey(Option<String>),
+    /// Mend what differs from what should be, as a comparison found it.
+    Repair(Compared),
 }
 
 /// A resource as a request names it.
@@ -116,15 +119,14 @@ impl Request {
             }
             Self::AddRules { rules, .. } => of(rules),
             Self::AddTagRules { tag, rules } => [of(rules), vec![tag.clone()]].concat(),
-            Self::DeleteTagRules { tag, .. } | Self::DeleteTag(tag) | Self::DeleteMember(tag, _) => {
+            Self::DeleteTagRules { tag, .. } | Self::DeleteTag(tag) | Self::DeleteMembers(tag, _) => {
                 vec![tag.clone()]
             }
             Self::SetTag(tag) => vec![tag.name.clone()],
-            Self::Attach { .. }
-            | Self::DeleteRules { .. }
-            | Self::Connect(_)
-            | Self::Prune
-            | Self::Rekey(_) => Vec::new(),
+            Self::Attach { namespace, cloud, uri } => vec![tag_of(namespace, cloud, uri)],
+            Self::DeleteRules { .. } | Self::Connect(_) | Self::Prune | Self::Rekey(_) | Self::Repair(_) => {
+                Vec::new()
+            }
         }
     }
 
@@ -133,7 +135,7 @@ impl Request {
         match self {
             Self::DeleteResource { namespace, cloud, name } => Some(format!("{namespace}.{cloud}.{name}")),
             Self::SetTag(tag) => Some(tag.name.clone()),
-            Self::DeleteTag(tag) | Self::DeleteMember(tag, _) => Some(tag.clone()),
+            Self::DeleteTag(tag) | Self::DeleteMembers(tag, _) => Some(tag.clone()),
             _ => None,
         }
     }
@@ -154,11 +156,20 @@ impl Request {
             }
             Self::SetTag(tag) => format!("set tag {}", tag.name),
             Self::DeleteTag(tag) => format!("delete tag {tag}"),
-            Self::DeleteMember(parent, child) => format!("take {child} out of tag {parent}"),
+            Self::DeleteMembers(parent, members) => {
+                format!("take {} out of tag {parent}", members.join(", "))
+            }
             Self::Connect(request) => format!("connect {} with {}", request.cloud_a, request.cloud_b),
             Self::Prune => "remove connections that no rule needs".into(),
+            Self::Repair(_) => "mend what differs".into(),
             Self::Rekey(None) => "replace the key of every connection".into(),
             Self::Rekey(Some(link)) => format!("replace the key of {link}"),
         }
     }
+}
+
+/// The tag that a resource of this URI is given when it is taken in, as far as that can be told beforehand.
+pub(super) fn tag_of(namespace: &str, cloud: &str, uri: &str) -> String {
+    let name = uri.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    format!("{namespace}.{cloud}.{name}")
 }

@@ -2,7 +2,8 @@
 //!
 //! Every request that changes something takes `?plan=true` (only tell the calls), `?expect=DIGEST` (make
 //! exactly those), `?async=true` (answer with the operation at once) and `?wait=1s` (answer with the operation
-//! if it is not over by then).
+//! if it is not over by then). To stop an operation and to choose a namespace are no operations themselves: there
+//! the first three are refused. Nor is recording networks of others, which takes the first two and refuses the third.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use tarbet_telemetry::{Coded, Problem};
 use super::body::{self, Body, RuleBody};
 use super::operation::{Call, Operation, State as OperationState};
 use super::request::Request;
-use super::{Asked, Options, Orchestrator, Outcome, rest_seed};
+use super::{Asked, Options, Orchestrator, Outcome, rest_import, rest_seed};
 use crate::error::Error;
 use crate::plan::tags::Mapping;
 use crate::refusal;
@@ -59,6 +60,17 @@ pub(super) struct How {
     later: bool,
     #[serde(with = "humantime_serde")]
     wait: Option<Duration>,
+}
+
+impl How {
+    /// For a change that is no operation: who wants it only planned must not have it made.
+    pub(super) fn at_once(&self) -> Result<(), Error> {
+        let asked = [("plan", self.plan), ("expect", self.expect.is_some()), ("async", self.later)];
+        match asked.into_iter().find(|(_, asked)| *asked) {
+            Some((word, _)) => Err(Error::invalid(word, "is not offered here: the change is made at once")),
+            None => Ok(()),
+        }
+    }
 }
 
 /// An operation as it is shown: calls as sentences, keys never.
@@ -144,6 +156,7 @@ pub(super) fn router(orchestrator: Orchestrator) -> Router {
         .route("/links/prune", post(prune))
         .route("/links/rekey", post(rekey_all))
         .route("/links/{link}/rekey", post(rekey))
+        .merge(rest_import::router())
         .merge(rest_seed::router())
         .layer(from_fn_with_state(orchestrator.clone(), to_the_leader))
         .layer(from_fn(refusal::in_json))
@@ -241,13 +254,21 @@ pub(super) struct NewBody {
     description: Option<String>,
     #[serde(default)]
     id: String,
+    /// Whatever else it says.
+    #[serde(flatten)]
+    more: serde_json::Map<String, Value>,
 }
 
 impl NewBody {
-    /// Without a description the body was meant for another path.
+    /// The original's client leaves out what is empty. With something else instead of a description, such as an id or
+    /// the fields of a rule, the body was meant for another path, and nothing is made of it.
     pub(super) fn described(self) -> Result<(String, String), Error> {
-        let description = self.description.ok_or_else(|| Error::invalid("description", "is missing"))?;
-        Ok((self.name, description))
+        match self.description {
+            None if !self.id.is_empty() || !self.more.is_empty() => {
+                Err(Error::invalid("description", "is missing"))
+            }
+            description => Ok((self.name, description.unwrap_or_default())),
+        }
     }
 }
 
@@ -415,7 +436,7 @@ async fn delete_member(
     Path((tag, member)): Path<(String, String)>,
     Query(how): Query<How>,
 ) -> Answer {
-    change(&orchestrator, how, Request::DeleteMember(tag, member), braces).await
+    change(&orchestrator, how, Request::DeleteMembers(tag, vec![member]), braces).await
 }
 
 async fn prune(State(orchestrator): State<Orchestrator>, Query(how): Query<How>) -> Answer {
@@ -447,17 +468,38 @@ async fn operation(State(orchestrator): State<Orchestrator>, Path(id): Path<Stri
     Ok(Json(Shown::new(&orchestrator, operation).await?).into_response())
 }
 
-async fn cancel(State(orchestrator): State<Orchestrator>, Path(id): Path<String>) -> Answer {
+async fn cancel(
+    State(orchestrator): State<Orchestrator>,
+    Path(id): Path<String>,
+    Query(how): Query<How>,
+) -> Answer {
+    how.at_once()?;
     let operation = orchestrator.cancel(&id).await?;
     Ok(Json(Shown::new(&orchestrator, operation).await?).into_response())
 }
 
 async fn drift(State(orchestrator): State<Orchestrator>) -> Answer {
-    Ok(Json(orchestrator.drift(false).await?).into_response())
+    Ok(Json(orchestrator.compare().await?.told()).into_response())
 }
 
-async fn repair(State(orchestrator): State<Orchestrator>) -> Answer {
-    Ok(Json(orchestrator.drift(true).await?).into_response())
+/// Answers with what differed, and which of it is mended now.
+async fn repair(State(orchestrator): State<Orchestrator>, Query(how): Query<How>) -> Answer {
+    let found = orchestrator.compare().await?;
+    let mut is_over = false;
+    let over = |_| {
+        is_over = true;
+        StatusCode::OK.into_response()
+    };
+    let response = change(&orchestrator, how, Request::Repair(found.clone()), over).await?;
+    if !is_over {
+        return Ok(response);
+    }
+    let left = orchestrator.left_of(&found).await;
+    let mut told = Json(found.told_after(&left)).into_response();
+    if let Some(id) = response.headers().get(OPERATION) {
+        told.headers_mut().insert(OPERATION, id.clone());
+    }
+    Ok(told)
 }
 
 #[derive(Deserialize)]

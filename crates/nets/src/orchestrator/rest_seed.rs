@@ -207,6 +207,7 @@ enum Members {
 async fn delete_members(
     State(orchestrator): State<Orchestrator>,
     Path(name): Path<String>,
+    Query(how): Query<How>,
     Body(members): Body<Members>,
 ) -> Answer {
     let members = match members {
@@ -216,18 +217,20 @@ async fn delete_members(
     if members.is_empty() {
         return Err(Error::invalid("child_tags", "must name at least one member").into());
     }
-    for member in members {
-        let request = Request::DeleteMember(name.clone(), member);
-        change(&orchestrator, How::default(), request, told("")).await?;
-    }
-    Ok(Json(json!({ "response": "Deleted the members" })).into_response())
+    let request = Request::DeleteMembers(name, members);
+    change(&orchestrator, how, request, told("Deleted the members")).await
 }
 
 async fn namespace(State(orchestrator): State<Orchestrator>) -> Json<Value> {
     Json(json!({ "namespace": orchestrator.seed_namespace(String::new()) }))
 }
 
-async fn set_namespace(State(orchestrator): State<Orchestrator>, Path(namespace): Path<String>) -> Answer {
+async fn set_namespace(
+    State(orchestrator): State<Orchestrator>,
+    Path(namespace): Path<String>,
+    Query(how): Query<How>,
+) -> Answer {
+    how.at_once()?;
     if !orchestrator.namespaces().contains_key(&namespace) {
         return Err(Error::Place(format!("there is no namespace `{namespace}`")).into());
     }

@@ -333,8 +333,8 @@ impl Graph {
     /// commits can be begun again. Who followed it stays noted for a while: the original's orchestrator asks for
     /// them only afterwards.
     pub fn delete(&self, tag: &str) -> Result<Vec<Write>, TagError> {
-        let node =
-            self.nodes.get(tag).filter(|node| node.exists()).ok_or_else(|| TagError::Unknown(tag.into()))?;
+        // What is not there is as wanted.
+        let Some(node) = self.nodes.get(tag).filter(|node| node.exists()) else { return Ok(Vec::new()) };
         let mut writes: Vec<Write> = Vec::new();
         writes.extend(node.parents.iter().map(|parent| Write::Leave(parent.to_string(), tag.into())));
         writes.extend(node.members().map(|member| Write::Leave(tag.into(), member.to_string())));

@@ -1,6 +1,6 @@
 //! Whose an address is: decides between nothing to do, a peering, a VPN and a public gateway.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -46,11 +46,11 @@ pub struct Owner {
 
 /// Whose a target is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum Place<'a> {
     /// Not private: reached through a public gateway.
     Public,
     /// In these networks, in address order.
-    Known(Vec<Owner>),
+    Known(Vec<&'a Owner>),
     /// Private, and some of it in no known network.
     Unknown,
 }
@@ -60,7 +60,27 @@ pub enum Place {
 pub struct Map {
     /// By family, first address and length. Spaces of different clouds may overlap where they were
     /// not given out by us.
-    owners: BTreeMap<(bool, IpAddr, u8), Vec<Owner>>,
+    owners: BTreeMap<(bool, IpAddr, u8), Vec<Counted>>,
+    /// How many places above have a family and a length: only those lengths need to be looked for.
+    lengths: BTreeMap<(bool, u8), usize>,
+    /// Spaces of networks that others made, and what those are called: known, and never connected to.
+    foreign: Vec<(IpNet, String)>,
+}
+
+/// An owner, and how often it was told.
+#[derive(Debug, Clone)]
+struct Counted {
+    owner: Owner,
+    times: usize,
+}
+
+fn owner(mapping: &Mapping, space: IpNet) -> Owner {
+    Owner {
+        cloud: mapping.cloud.clone(),
+        namespace: mapping.namespace.clone(),
+        deployment: mapping.deployment.clone(),
+        space: space.trunc(),
+    }
 }
 
 impl Map {
@@ -69,46 +89,86 @@ impl Map {
         let mut map = Self::default();
         for mapping in mappings {
             for space in &mapping.spaces {
-                let owner = Owner {
-                    cloud: mapping.cloud.clone(),
-                    namespace: mapping.namespace.clone(),
-                    deployment: mapping.deployment.clone(),
-                    space: space.trunc(),
-                };
-                let owners = map.owners.entry(key(&owner.space)).or_default();
-                if !owners.contains(&owner) {
-                    owners.push(owner);
-                }
+                map.insert(mapping, *space);
             }
         }
         map
     }
 
-    /// All known networks, in address order.
-    pub fn owners(&self) -> impl Iterator<Item = &Owner> {
-        self.owners.values().flatten()
+    /// Notes the spaces of others and what their networks are called, in place of those before.
+    pub fn set_foreign(&mut self, foreign: Vec<(IpNet, String)>) {
+        self.foreign = foreign;
     }
 
-    /// Whose `target` is. All of it counts, not only its first address.
-    pub fn place(&self, target: &IpNet) -> Place {
-        let around = (0..target.prefix_len()).filter_map(|length| {
-            let net = IpNet::new(target.addr(), length).ok()?.trunc();
+    /// What the network of others is called that holds all of `target`.
+    pub fn foreign(&self, target: &IpNet) -> Option<&str> {
+        self.foreign.iter().find(|(space, _)| space.contains(target)).map(|(_, name)| name.as_str())
+    }
+
+    /// Notes one space of a report.
+    pub fn insert(&mut self, mapping: &Mapping, space: IpNet) {
+        let owner = owner(mapping, space);
+        let place = key(&owner.space);
+        let owners = self.owners.entry(place).or_default();
+        if owners.is_empty() {
+            *self.lengths.entry((place.0, place.2)).or_default() += 1;
+        }
+        match owners.iter_mut().find(|counted| counted.owner == owner) {
+            Some(counted) => counted.times += 1,
+            None => owners.push(Counted { owner, times: 1 }),
+        }
+    }
+
+    /// Takes one space of a report back.
+    pub fn remove(&mut self, mapping: &Mapping, space: IpNet) {
+        let owner = owner(mapping, space);
+        let place = key(&owner.space);
+        let Some(owners) = self.owners.get_mut(&place) else { return };
+        for counted in owners.iter_mut().filter(|counted| counted.owner == owner) {
+            counted.times -= 1;
+        }
+        owners.retain(|counted| counted.times > 0);
+        if owners.is_empty() {
+            self.owners.remove(&place);
+            if let btree_map::Entry::Occupied(mut places) = self.lengths.entry((place.0, place.2)) {
+                *places.get_mut() -= 1;
+                if *places.get() == 0 {
+                    places.remove();
+                }
+            }
+        }
+    }
+
+    /// All known networks, in address order.
+    pub fn owners(&self) -> impl Iterator<Item = &Owner> {
+        self.owners.values().flatten().map(|counted| &counted.owner)
+    }
+
+    /// The networks that have an address in common with `target`, the largest first where they are in each other.
+    pub fn meeting(&self, target: &IpNet) -> Vec<&Owner> {
+        let (family, first, length) = key(target);
+        let around = self.lengths.range((family, 0)..(family, length)).filter_map(|(&(_, length), _)| {
+            let net = IpNet::new(target.addr(), length).ok()?;
             self.owners.get(&key(&net))
         });
-        let (family, first, length) = key(target);
         let inside = self.owners.range((family, first, length)..=(family, target.broadcast(), u8::MAX));
         // A shorter prefix may begin at the same address: it was found around the target already.
         let inside = inside.filter(|((_, _, found), _)| *found >= length).map(|(_, owners)| owners);
-        let found: Vec<Owner> = around.chain(inside).flatten().cloned().collect();
+        around.chain(inside).flatten().map(|counted| &counted.owner).collect()
+    }
+
+    /// Whose `target` is. All of it counts, not only its first address.
+    pub fn place(&self, target: &IpNet) -> Place<'_> {
+        let found = self.meeting(target);
         if found.is_empty() {
             return if is_private(target) { Place::Unknown } else { Place::Public };
         }
-        let spaces: Vec<IpNet> = found.iter().map(|owner| owner.space).collect();
-        if IpNet::aggregate(&spaces).iter().any(|space| space.contains(target)) {
-            Place::Known(found)
-        } else {
-            Place::Unknown
-        }
+        // Most targets are in one network; several may hold one together.
+        let whole = found.iter().any(|owner| owner.space.contains(target)) || {
+            let spaces: Vec<IpNet> = found.iter().map(|owner| owner.space).collect();
+            IpNet::aggregate(&spaces).iter().any(|space| space.contains(target))
+        };
+        if whole { Place::Known(found) } else { Place::Unknown }
     }
 }
 
@@ -181,7 +241,7 @@ mod tests {
             let whole = target.prefix_len() >= 29 || expected.len() == 1 << (29 - target.prefix_len());
             match map(&spaces).place(&target) {
                 Place::Known(owners) => {
-                    let clouds: Vec<String> = owners.into_iter().map(|owner| owner.cloud).collect();
+                    let clouds: Vec<String> = owners.into_iter().map(|owner| owner.cloud.clone()).collect();
                     prop_assert_eq!(clouds, expected);
                     prop_assert!(whole);
                 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use serde::Serialize;
 
 use crate::model::{ANY, Direction, Rule};
@@ -32,10 +33,12 @@ pub struct Endpoint {
     pub rules: Vec<Rule>,
 }
 
-/// All resources by address.
+/// All resources by address; one that has many, as a cluster has, by its first.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
     endpoints: BTreeMap<IpAddr, Endpoint>,
+    /// Those that have many.
+    wide: Vec<IpNet>,
 }
 
 /// What one end says to a packet.
@@ -64,6 +67,23 @@ impl Policy {
         self.endpoints.insert(address, endpoint);
     }
 
+    /// Adds a resource that has all of these addresses.
+    pub fn insert_all(&mut self, addresses: IpNet, endpoint: Endpoint) {
+        if addresses.prefix_len() < addresses.max_prefix_len() {
+            self.wide.push(addresses);
+        }
+        self.insert(addresses.network(), endpoint);
+    }
+
+    /// The resource with this address.
+    fn at(&self, address: IpAddr) -> Option<&Endpoint> {
+        let among = || {
+            let around = self.wide.iter().filter(|net| net.contains(&address));
+            around.max_by_key(|net| net.prefix_len()).map(IpNet::network)
+        };
+        self.endpoints.get(&address).or_else(|| self.endpoints.get(&among()?))
+    }
+
     /// The resources by address.
     pub fn endpoints(&self) -> &BTreeMap<IpAddr, Endpoint> {
         &self.endpoints
@@ -73,7 +93,7 @@ impl Policy {
     /// none of ours and does not pass.
     pub fn judge(&self, packet: &Packet) -> Verdict {
         let say = |address, peer, direction| {
-            self.endpoints.get(&address).map(|endpoint| Say {
+            self.at(address).map(|endpoint| Say {
                 resource: endpoint.name.clone(),
                 direction: format!("{direction:?}").to_lowercase(),
                 rule: endpoint
@@ -156,6 +176,21 @@ mod tests {
             "the far end is not ours to judge"
         );
         assert!(!policy.judge(&packet("10.8.8.8", "10.9.9.9", 6, 80)).allowed, "neither end is ours");
+    }
+
+    #[test]
+    fn a_cluster_is_one_end_whichever_of_its_addresses_is_meant() {
+        let mut policy = Policy::default();
+        let rules = vec![rule("out", Direction::Outbound, 6, 80, "10.0.0.2")];
+        policy.insert_all("10.4.0.0/14".parse().unwrap(), Endpoint { name: "cluster".into(), rules });
+        let b = rule("in", Direction::Inbound, 6, 80, "10.4.0.0/14");
+        policy.insert_all("10.0.0.2/32".parse().unwrap(), Endpoint { name: "b".into(), rules: vec![b] });
+        for pod in ["10.4.0.0", "10.5.6.7"] {
+            let verdict = policy.judge(&packet(pod, "10.0.0.2", 6, 80));
+            assert!(verdict.allowed && verdict.ends[0].resource == "cluster", "{verdict:?}");
+        }
+        assert!(!policy.judge(&packet("10.5.6.7", "10.0.0.2", 6, 81)).allowed);
+        assert!(!policy.judge(&packet("10.8.0.0", "10.0.0.2", 6, 80)).allowed, "beside it");
     }
 
     #[test]

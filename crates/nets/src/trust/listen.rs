@@ -5,23 +5,30 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
 use axum::middleware::{Next, from_fn};
 use axum::response::Response;
+use futures::FutureExt as _;
+use futures::future::ready;
+use jiff::Timestamp;
 use tarbet_identity::tls::{Acceptor, TlsStream};
+use tarbet_telemetry::intake::Answer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
-use tokio_stream::StreamExt as _;
 use tokio_util::sync::CancellationToken;
-use tonic::service::Routes;
-use tonic::transport::server::Connected;
+use tonic::body::Body;
 
+use super::vigil::Vigil;
 use super::{Tokens, stranger};
-use crate::{grpc, refusal};
+use crate::grpc::{self, Rpc};
+use crate::refusal;
 
+/// How often the files of the certificates are looked at.
+const FOLLOW_CERTIFICATES: Duration = Duration::from_secs(10);
 /// Handshakes at once; whoever comes when all are taken waits.
 const HANDSHAKES: usize = 256;
 
@@ -50,29 +57,44 @@ impl Gate {
     ) -> io::Result<Connections> {
         let local = listener.local_addr()?;
         let (sender, incoming) = mpsc::channel(64);
-        tokio::spawn(accept(listener, self.tls.clone(), sender, stop));
+        let (tls, following) = (self.tls.clone(), self.tls.clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = accept(listener, tls, sender, stop) => {}
+                () = follow(following) => {}
+            }
+        });
         Ok(Connections { local, incoming })
     }
 
     /// The same REST routes for callers with a token only.
     pub(crate) fn rest(&self, router: Router) -> Router {
         let Some(tokens) = self.tokens.clone() else { return router };
-        let refuse = || refusal::answer(&stranger());
-        router
-            .layer(from_fn(move |request: Request, next: Next| check(tokens.clone(), request, next, refuse)))
+        router.layer(from_fn(move |request: Request, next: Next| check(tokens.clone(), request, next)))
     }
 
-    /// The same gRPC services for callers with a token only.
-    pub(crate) fn services(&self, routes: Routes) -> Routes {
-        let Some(tokens) = self.tokens.clone() else { return routes };
-        let refuse = || grpc::status(&stranger()).into_http();
-        let check = move |request: Request, next: Next| check(tokens.clone(), request, next, refuse);
-        routes.into_axum_router().layer(from_fn(check)).into()
+    /// The same gRPC service for callers with a token only. It is always ready.
+    pub(crate) fn rpc(&self, service: impl Rpc) -> Answer {
+        let tokens = self.tokens.clone();
+        Arc::new(move |request: http::Request<Body>| match &tokens {
+            Some(tokens) if !tokens.accepts(request.headers()) => {
+                ready(grpc::status(&stranger()).into_http()).boxed()
+            }
+            _ => service.clone().call(request).map(|Ok(answer)| answer).boxed(),
+        })
     }
 }
 
-async fn check(tokens: Arc<Tokens>, request: Request, next: Next, refuse: fn() -> Response) -> Response {
-    if tokens.accepts(request.headers()) { next.run(request).await } else { refuse() }
+async fn check(tokens: Arc<Tokens>, request: Request, next: Next) -> Response {
+    if tokens.accepts(request.headers()) { next.run(request).await } else { refusal::answer(&stranger()) }
+}
+
+/// Reads certificates again when their files change.
+async fn follow(tls: Option<Acceptor>) {
+    match tls {
+        Some(tls) => tls.follow(tokio::time::interval(FOLLOW_CERTIFICATES), Timestamp::now).await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn accept(
@@ -81,7 +103,7 @@ async fn accept(
     ready: mpsc::Sender<(Caller, SocketAddr)>,
     stop: CancellationToken,
 ) {
-    let slots = Arc::new(Semaphore::new(HANDSHAKES));
+    let (slots, vigil) = (Arc::new(Semaphore::new(HANDSHAKES)), Vigil::new());
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -92,41 +114,39 @@ async fn accept(
             Err(error) => {
                 // Out of descriptors, mostly: some will come back.
                 tracing::warn!(%error, "A connection could not be accepted.");
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
         };
         // A connection that waits for the other's acknowledgement is slower, not wrong.
         let _ = stream.set_nodelay(true);
         let Some(tls) = tls.clone() else {
-            if ready.send((Caller::Plain(stream), from)).await.is_err() {
+            let caller = Caller { way: Way::Plain(stream), vigil: Arc::clone(&vigil) };
+            if ready.send((caller, from)).await.is_err() {
                 return;
             }
             continue;
         };
         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
-        let ready = ready.clone();
+        let (ready, vigil) = (ready.clone(), Arc::clone(&vigil));
         tokio::spawn(async move {
             let _slot = slot;
             match tls.accept(stream).await {
                 // The listener may have ended meanwhile.
-                Ok(stream) => drop(ready.send((Caller::Tls(Box::new(stream)), from)).await),
+                Ok(stream) => {
+                    let caller = Caller { way: Way::Tls(Box::new(stream)), vigil };
+                    drop(ready.send((caller, from)).await);
+                }
                 Err(error) => tracing::info!(%from, %error, "A caller did not get through the handshake."),
             }
         });
     }
 }
 
-/// Connections of a listener, for both kinds of servers.
+/// Connections of a listener.
 pub(crate) struct Connections {
     local: SocketAddr,
     incoming: mpsc::Receiver<(Caller, SocketAddr)>,
-}
-
-impl Connections {
-    pub(crate) fn stream(self) -> impl tokio_stream::Stream<Item = io::Result<Caller>> {
-        tokio_stream::wrappers::ReceiverStream::new(self.incoming).map(|(caller, _)| Ok(caller))
-    }
 }
 
 impl axum::serve::Listener for Connections {
@@ -146,15 +166,14 @@ impl axum::serve::Listener for Connections {
 }
 
 /// A connection to whoever calls.
-pub(crate) enum Caller {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+pub(crate) struct Caller {
+    way: Way,
+    vigil: Arc<Vigil>,
 }
 
-impl Connected for Caller {
-    type ConnectInfo = ();
-
-    fn connect_info(&self) {}
+enum Way {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl AsyncRead for Caller {
@@ -163,18 +182,25 @@ impl AsyncRead for Caller {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_read(context, buffer),
+        let caller = self.get_mut();
+        let read = match &mut caller.way {
+            Way::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Way::Tls(stream) => Pin::new(stream.as_mut()).poll_read(context, buffer),
+        };
+        if read.is_ready() {
+            caller.vigil.came();
         }
+        read
     }
 }
 
 impl AsyncWrite for Caller {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_write(context, bytes),
+        let caller = self.get_mut();
+        caller.vigil.went();
+        match &mut caller.way {
+            Way::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Way::Tls(stream) => Pin::new(stream.as_mut()).poll_write(context, bytes),
         }
     }
 
@@ -183,30 +209,32 @@ impl AsyncWrite for Caller {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_write_vectored(context, slices),
+        let caller = self.get_mut();
+        caller.vigil.went();
+        match &mut caller.way {
+            Way::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            Way::Tls(stream) => Pin::new(stream.as_mut()).poll_write_vectored(context, slices),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
+        match &self.way {
+            Way::Plain(stream) => stream.is_write_vectored(),
+            Way::Tls(stream) => stream.is_write_vectored(),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(context),
+        match &mut self.get_mut().way {
+            Way::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Way::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(context),
+        match &mut self.get_mut().way {
+            Way::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Way::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(context),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! AWS's plugin against moto, which others wrote to stand in for it.
 
+mod foreign;
 mod proxy;
+mod trouble;
 mod ways;
 
 use std::collections::BTreeMap;
@@ -229,6 +231,38 @@ async fn a_whole_life_in_aws_cut_off_after_every_change() {
         .await;
     assert!(refused.unwrap_err().to_string().contains("src_port"));
     assert!(bed.proxy.actions().is_empty());
+    tarbet_testbed::verified("changes in AWS after which a plugin is cut off: it ends as wanted", crashes);
+}
+
+#[tokio::test]
+async fn what_others_permit_by_group_or_list_is_found_and_taken_back() {
+    let bed = Bed::start().await;
+    let aws = bed.aws();
+    let made = aws.create_resource(new_machine("default", "vm1", REGIONS[0])).await.unwrap();
+    aws.add_rules("default", &made.uri, vec![rule("web", Direction::Inbound, 443, "10.0.0.9/32")])
+        .await
+        .unwrap();
+    assert_eq!(aws.drift("default", false).await.unwrap(), Vec::<String>::new());
+    // Somebody opens it with AWS's own tools: to whoever is in the group, and to a list of prefixes.
+    let script = "
+import boto3, sys
+ec2 = boto3.client('ec2', region_name='us-east-1', endpoint_url=sys.argv[1], aws_access_key_id='a', aws_secret_access_key='b')
+group = [g for g in ec2.describe_security_groups()['SecurityGroups'] if g['GroupName'] == 'para-default-vm1-sg'][0]
+plist = ec2.create_managed_prefix_list(PrefixListName='p', MaxEntries=1, AddressFamily='IPv4', Entries=[{'Cidr': '198.51.100.0/24'}])
+permission = {'IpProtocol': 'tcp', 'FromPort': 22, 'ToPort': 22}
+for target in [{'UserIdGroupPairs': [{'GroupId': group['GroupId']}]}, {'PrefixListIds': [{'PrefixListId': plist['PrefixList']['PrefixListId']}]}]:
+    ec2.authorize_security_group_ingress(GroupId=group['GroupId'], IpPermissions=[permission | target])
+";
+    let output = tokio::process::Command::new(vendor_python("aws").await.unwrap())
+        .args(["-c", script, &bed.proxy.url])
+        .output()
+        .await
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found = aws.drift("default", true).await.unwrap();
+    assert_eq!(found, ["2 permissions of vm1 differ from its rules"]);
+    assert_eq!(aws.drift("default", false).await.unwrap(), Vec::<String>::new());
+    assert_eq!(aws.permit_list("default", &made.uri).await.unwrap().len(), 1);
 }
 
 /// botocore, AWS's own, signs the same request to the same signature.

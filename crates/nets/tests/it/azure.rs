@@ -1,11 +1,16 @@
 //! Azure's plugin against a stand-in that holds every request against Azure's own contract.
 
+pub(super) mod clusters;
 mod contract;
 mod credentials;
+mod foreign;
+mod guests;
+mod peerings;
 mod refuse;
 mod scenario;
 mod sdk;
 mod vendor;
+mod ways;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -103,7 +108,7 @@ impl Bed {
                 "default": [{ "name": "azure", "deployment": GROUP }, { "name": "gcp", "deployment": "projects/p" }],
                 "other": [{ "name": "azure", "deployment": GROUP }],
             },
-            "featureFlags": { "azure": { "attachResourceEnabled": true } },
+            "featureFlags": { "azure": { "attachResourceEnabled": true, "kubernetesClustersEnabled": true } },
             "spaceRefresh": "0s",
         });
         let running = bed::orchestrator(&serde_json::from_value(config).unwrap(), &bed::memory().await).await;
@@ -232,30 +237,32 @@ async fn what_others_change_is_found_and_mended() {
     });
     assert_eq!(azure.drift("default", true).await.unwrap().len(), 2);
     assert_eq!(azure.drift("default", false).await.unwrap(), Vec::<String>::new());
+
+    // Rules of others before ours, one of them under a name that only clusters have.
+    let open = |access: &str, priority: u64| {
+        json!({ "properties": {
+            "access": access, "direction": "Inbound", "priority": priority, "protocol": "*", "sourcePortRange": "*",
+            "destinationPortRange": "*", "sourceAddressPrefix": "*", "destinationAddressPrefix": "*",
+        } })
+    };
+    bed.sim.with(|sim| {
+        sim.insert(&format!("{nsg}/securityRules/open"), open("Allow", 100));
+        sim.insert(&format!("{nsg}/securityRules/paraglider-allow-inbound-localsubnet"), open("Allow", 101));
+        sim.insert(&format!("{nsg}/securityRules/quarantine"), open("Deny", 102));
+    });
+    let found = azure.drift("default", true).await.unwrap();
+    assert_eq!(found.len(), 3, "{found:?}");
+    let told = "is in no permit list: Allow Inbound * from * to *, port *";
+    assert!(found[0].starts_with("the rule open of ") && found[0].ends_with(told), "{found:?}");
+    let left = azure.drift("default", false).await.unwrap();
+    assert!(left.len() == 1 && left[0].contains("the rule quarantine of "), "denials are left: {left:?}");
     bed.sim.assert_sound();
 }
 
 #[tokio::test]
 async fn a_machine_of_others_is_taken_in() {
     let bed = Bed::start().await;
-    // Made by somebody else, with Azure's own words.
-    bed.sim.with(|sim| {
-        let vnet = network("virtualNetworks/theirs");
-        sim.insert(&vnet, json!({ "location": "westus2", "properties": { "addressSpace": { "addressPrefixes": ["10.77.0.0/16"] } } }));
-        sim.insert(&format!("{vnet}/subnets/a"), json!({ "properties": { "addressPrefix": "10.77.0.0/24" } }));
-        sim.insert(&network("networkSecurityGroups/theirs"), json!({ "location": "westus2", "properties": {} }));
-        sim.insert(&network("networkInterfaces/theirs"), json!({
-            "location": "westus2",
-            "properties": {
-                "networkSecurityGroup": { "id": network("networkSecurityGroups/theirs") },
-                "ipConfigurations": [{ "properties": { "privateIPAddress": "10.77.0.4", "subnet": { "id": format!("{vnet}/subnets/a") } } }],
-            },
-        }));
-        sim.insert(&machine("theirs"), json!({
-            "location": "westus2",
-            "properties": { "networkProfile": { "networkInterfaces": [{ "id": network("networkInterfaces/theirs") }] } },
-        }));
-    });
+    guests::machine_of_others(&bed, "theirs", "a");
     let azure = bed.azure();
     let off = azure.attach_resource("default", &machine("theirs")).await.unwrap_err();
     assert!(off.to_string().contains("attachResourceEnabled"), "{off}");
@@ -266,7 +273,7 @@ async fn a_machine_of_others_is_taken_in() {
         bed.object("networkSecurityGroups/theirs")["properties"]["securityRules"].as_array().unwrap().len();
     assert_eq!(rules, 2, "all is denied from now on");
     let mappings = azure.used_spaces(&[deployment("default")]).await.unwrap();
-    assert_eq!(mappings[0].spaces, ["10.77.0.0/16".parse().unwrap()]);
+    assert_eq!(mappings[0].spaces, ["10.77.0.0/16", "192.168.255.0/27"].map(|space| space.parse().unwrap()));
     let web = rule("web", Direction::Inbound, &["10.77.0.9"]);
     azure.add_rules("default", &made.uri, vec![web.clone()]).await.unwrap();
     assert_eq!(azure.permit_list("default", &made.uri).await.unwrap(), [web]);

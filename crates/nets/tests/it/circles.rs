@@ -90,7 +90,7 @@ async fn lists_that_go_round_in_a_circle_are_noticed() {
     let clouds: [(&dyn Cloud, &str, &str); 4] = [
         (&aws, "123456789012", "DescribeVpcs"),
         (&azure, "/subscriptions/s/resourceGroups/rg", "virtualNetworks"),
-        (&gcp, "projects/p", "projects/p/aggregated/instances"),
+        (&gcp, "projects/p", "projects/p/aggregated/addresses"),
         (&ibm, "/resourcegroup/rg", "/v1/vpcs"),
     ];
     for (cloud, id, call) in clouds {

@@ -205,4 +205,13 @@ async fn a_policy_of_deployments_holds_for_resources_by_their_uri() {
     let made = bed.azure().create_resource(azure::new_machine("default", "vm1", "westus2")).await.unwrap();
     is_out_of_reach(bed.azure(), &bed.sim, "/subscriptions/s1/resourceGroups/other", &made.uri).await;
     is_in_reach(bed.azure(), "/subscriptions/S1/resourcegroups/RG", &made.uri).await;
+    let plugin = bed.azure();
+    azure::clusters::allow(&plugin).await.unwrap();
+    let made =
+        plugin.create_resource(azure::clusters::new_cluster("default", "k1", "westus2")).await.unwrap();
+    for uri in [made.uri.clone(), made.uri.to_lowercase()] {
+        is_out_of_reach(bed.azure(), &bed.sim, "/subscriptions/s1/resourceGroups/other", &uri).await;
+        is_in_reach(bed.azure(), "/subscriptions/S1/resourcegroups/RG", &uri).await;
+    }
+    bed.sim.assert_sound();
 }

@@ -4,7 +4,10 @@
 mod clusters;
 mod contract;
 mod credentials;
+mod endpoints;
+mod foreign;
 mod vendor;
+mod ways;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -149,7 +152,7 @@ async fn step(number: usize, gcp: &dyn Cloud) -> Result<(), Error> {
         }
         5 => gcp.create_gateway(gateway()).await.map(drop),
         6 => gcp.create_connections(connections()).await,
-        7 => gcp.delete_rules("default", &near, vec!["peer".into(), "never".into()]).await,
+        7 => gcp.delete_rules("default", &near, vec!["peer".into(), "out".into(), "never".into()]).await,
         8 => gcp.delete_connections(old_connections()).await,
         9 => gcp.delete_resource("default", &near).await,
         10 => {
@@ -162,6 +165,20 @@ async fn step(number: usize, gcp: &dyn Cloud) -> Result<(), Error> {
         }
         12 => gcp.delete_resource("other", &uri("other", "vm-2")).await,
         13 => gcp.delete_resource("other", &clusters::uri("other", "c-1")).await,
+        14 => {
+            endpoints::allow(gcp).await?;
+            gcp.create_resource(endpoints::service("default", "e-1")).await.map(drop)
+        }
+        15 => {
+            endpoints::allow(gcp).await?;
+            gcp.create_resource(endpoints::bundle("default", "apis")).await.map(drop)
+        }
+        16 => {
+            let web = rule("web", Direction::Inbound, &endpoints::address(gcp, "apis").await?);
+            gcp.add_rules("default", &endpoints::service_uri("default", "e-1"), vec![web]).await
+        }
+        17 => gcp.delete_resource("default", &endpoints::service_uri("default", "e-1")).await,
+        18 => gcp.delete_resource("default", &endpoints::bundle_uri("default", "apis")).await,
         _ => unreachable!(),
     }
 }
@@ -256,9 +273,115 @@ async fn the_calls_of_a_whole_life() {
     sim.assert_sound();
 }
 
+#[tokio::test]
+async fn nat_goes_with_the_last_rule_that_needs_it() {
+    let world = World::start().await;
+    let (sim, gcp) = (&world.sim, world.gcp());
+    let mut uris = Vec::new();
+    for (name, zone) in [("vm-1", "us-west1-a"), ("vm-2", "us-west1-b"), ("vm-3", "europe-west1-b")] {
+        let mut new = machine("default", name);
+        new.description = new.description.replace("us-west1-a", zone);
+        let made = gcp.create_resource(new).await.unwrap();
+        gcp.add_rules("default", &made.uri, vec![rule("out", Direction::Outbound, "203.0.113.9/32")])
+            .await
+            .unwrap();
+        uris.push(made.uri);
+    }
+    let nats = || {
+        let routers = |path: &&String| path.contains("/routers/");
+        sim.with(|google| google.state().keys().filter(routers).cloned().collect::<Vec<_>>())
+    };
+    assert_eq!(nats().len(), 2);
+    gcp.delete_rules("default", &uris[0], vec!["out".into()]).await.unwrap();
+    assert_eq!(nats().len(), 2, "its neighbour needs it");
+    gcp.delete_resource("default", &uris[1]).await.unwrap();
+    assert_eq!(nats(), ["projects/p/regions/europe-west1/routers/para-default-router"]);
+    gcp.delete_rules("default", &uris[2], vec!["out".into()]).await.unwrap();
+    assert_eq!(nats(), Vec::<String>::new());
+    // A gateway that is there keeps its router.
+    gcp.create_gateway(gateway()).await.unwrap();
+    step(3, &gcp).await.unwrap();
+    gcp.delete_rules("default", &uris[0], vec!["out".into()]).await.unwrap();
+    let router = "projects/p/regions/us-west1/routers/para-default-router";
+    sim.with(|google| {
+        assert_eq!(google.object(router)["nats"], json!([]));
+        assert!(google.object(router)["interfaces"].is_array());
+    });
+    sim.assert_sound();
+}
+
+#[tokio::test]
+async fn a_name_that_is_too_long_is_refused_before_anything_is_made() {
+    let world = World::start().await;
+    let (sim, gcp) = (&world.sim, world.gcp());
+    step(0, &gcp).await.unwrap();
+    sim.faults(Faults::default());
+    let cloud = "c".repeat(37);
+    let refused = gcp.create_gateway(NewGateway { cloud: cloud.clone(), ..gateway() }).await.unwrap_err();
+    assert!(refused.to_string().contains("int-0"), "{refused}");
+    assert!(gcp.create_connections(NewConnections { cloud, ..connections() }).await.is_err());
+    assert_eq!(sim.changes(), Vec::<String>::new());
+    sim.assert_sound();
+}
+
+#[tokio::test]
+async fn what_others_open_in_a_network_is_found_and_shut() {
+    let world = World::start().await;
+    let (sim, gcp) = (&world.sim, world.gcp());
+    step(0, &gcp).await.unwrap();
+    let deny = "projects/p/global/firewalls/para-default-deny-all-egress";
+    let whole = sim.with(|google| google.object(deny).clone());
+    for (field, value) in [
+        ("disabled", json!(true)),
+        ("priority", json!(65535)),
+        ("destinationRanges", json!(["10.0.0.0/8"])),
+        ("denied", json!([{ "IPProtocol": "udp" }])),
+        ("targetTags", json!(["few"])),
+    ] {
+        sim.with(|google| google.change(deny, |denial| denial[field] = value.clone()));
+        let found = gcp.drift("default", true).await.unwrap();
+        assert_eq!(found, ["para-default-deny-all-egress was changed: egress without a rule is allowed"]);
+        assert_eq!(gcp.drift("default", false).await.unwrap(), Vec::<String>::new(), "{field}");
+    }
+    sim.with(|google| {
+        google.change(deny, |denial| {
+            denial.as_object_mut().unwrap().remove("denied");
+            denial["allowed"] = json!([{ "IPProtocol": "all" }]);
+        });
+    });
+    assert_eq!(gcp.drift("default", true).await.unwrap().len(), 1);
+    let mended = sim.with(|google| google.object(deny).clone());
+    assert_eq!((&mended["denied"], &mended["allowed"]), (&whole["denied"], &Value::Null));
+
+    // A permission, a denial, one of a cluster's and one in another network, all by somebody else.
+    sim.with(|google| {
+        for (name, network, list) in [
+            ("open", "para-default-vpc", "allowed"),
+            ("quarantine", "para-default-vpc", "denied"),
+            ("k8s-fw-abc", "para-default-vpc", "allowed"),
+            ("gkegw1-abc-l7-default", "para-default-vpc", "allowed"),
+            ("theirs", "default", "allowed"),
+        ] {
+            let wall = json!({
+                "name": name, "network": format!("{PREFIX}projects/p/global/networks/{network}"),
+                "direction": "INGRESS", "priority": 100, "sourceRanges": ["0.0.0.0/0"],
+                list: [{ "IPProtocol": "tcp", "ports": ["22"] }],
+            });
+            google.put(&format!("projects/p/global/firewalls/{name}"), wall);
+        }
+    });
+    let found = gcp.drift("default", true).await.unwrap();
+    let told = |name: &str, word: &str| format!("{name} is in no permit list: {word} tcp 22 from 0.0.0.0/0");
+    let (cluster, denial) = (told("k8s-fw-abc", "allows"), told("quarantine", "denies"));
+    let gateway = told("gkegw1-abc-l7-default", "allows");
+    assert_eq!(found, [gateway.clone(), cluster.clone(), told("open", "allows"), denial.clone()]);
+    assert_eq!(gcp.drift("default", false).await.unwrap(), [gateway, cluster, denial], "told and left");
+    sim.assert_sound();
+}
+
 impl Life for World {
     type Cloud = Google;
-    const STEPS: usize = 14;
+    const STEPS: usize = 19;
 
     fn sim(&self) -> &Sim<Google> {
         &self.sim
@@ -321,5 +444,9 @@ async fn googles_own_client_drives_the_stand_in_to_the_same_state() {
     gcp.create_connections(connections()).await.unwrap();
     clusters::allow(&gcp).await.unwrap();
     gcp.create_resource(clusters::cluster("default", "c-1")).await.unwrap();
+    endpoints::allow(&gcp).await.unwrap();
+    let made = gcp.create_resource(endpoints::service("default", "e-1")).await.unwrap();
+    gcp.create_resource(endpoints::bundle("default", "apis")).await.unwrap();
+    gcp.add_rules("default", &made.uri, vec![rule("web", Direction::Inbound, "10.0.0.9/32")]).await.unwrap();
     assert_eq!(theirs.with(|google| google.state()), world.sim.with(|google| google.state()));
 }

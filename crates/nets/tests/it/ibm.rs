@@ -1,7 +1,10 @@
 //! The IBM Cloud plugin against a stand-in that holds every request against IBM's own SDKs, which have driven it too.
 
 mod contract;
+mod endpoints;
+mod foreign;
 mod vendor;
+mod ways;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -60,6 +63,7 @@ impl World {
             "namespaces": {
                 "default": [{ "name": "ibm", "deployment": "/resourcegroup/rg" }],
                 "other": [{ "name": "ibm", "deployment": "/resourcegroup/rg" }],
+                "far": [{ "name": "ibm", "deployment": "/resourcegroup/rg2" }],
             },
             // A space that was asked for by a plugin that then stopped is given out again.
             "spaceRefresh": "1ms", "spaceReserve": "1ms",
@@ -150,7 +154,7 @@ async fn step(number: usize, ibm: &dyn Cloud) -> Result<(), Error> {
         4 => ibm.add_rules("default", &near, vec![rule("peer", Direction::Outbound, "10.1.0.5/32")]).await,
         5 => ibm.create_gateway(gateway()).await.map(drop),
         6 => ibm.create_connections(connections()).await,
-        7 => ibm.delete_rules("default", &near, vec!["peer".into(), "never".into()]).await,
+        7 => ibm.delete_rules("default", &near, vec!["peer".into(), "out".into(), "never".into()]).await,
         8 => {
             let old = OldConnections {
                 deployment: deployment("default"),
@@ -161,6 +165,15 @@ async fn step(number: usize, ibm: &dyn Cloud) -> Result<(), Error> {
         }
         9 => ibm.delete_resource("default", &near).await,
         10 => ibm.delete_resource("other", &uri("other", "vm-2")).await,
+        11 => {
+            endpoints::allow(ibm).await?;
+            ibm.create_resource(endpoints::endpoint("default", "e-1")).await.map(drop)
+        }
+        12 => {
+            let web = rule("web", Direction::Inbound, "10.0.0.9/32");
+            ibm.add_rules("default", &endpoints::uri("default", "e-1"), vec![web]).await
+        }
+        13 => ibm.delete_resource("default", &endpoints::uri("default", "e-1")).await,
         _ => unreachable!(),
     }
 }
@@ -237,7 +250,7 @@ async fn the_calls_of_a_whole_life() {
 
 impl Life for World {
     type Cloud = IbmCloud;
-    const STEPS: usize = 11;
+    const STEPS: usize = 14;
 
     fn sim(&self) -> &Sim<IbmCloud> {
         &self.sim
@@ -298,6 +311,10 @@ fn made_by_the_original(cloud: &mut IbmCloud) {
     cloud.put("security_groups", "g1", &["pg", "default", "v1", "i1"], of("paraglider-sg-22222222"));
     let rule = json!({ "direction": "inbound", "protocol": "tcp", "port_min": 22, "port_max": 22, "remote": { "address": "10.0.0.9" } });
     cloud.put("security_groups/g1/rules", "r1", &[], rule);
+    // What it wrote with the protocol -1, as IBM tells it today.
+    let all =
+        json!({ "direction": "outbound", "protocol": "icmp_tcp_udp", "remote": { "address": "10.0.0.8" } });
+    cloud.put("security_groups/g1/rules", "r2", &[], all);
     let mut machine = of("paraglider-vm-33333333");
     machine["primary_network_interface"] = json!({
         "id": "n1", "subnet": { "id": "s1" }, "security_groups": [{ "id": "g1" }], "primary_ip": { "address": "10.0.0.4" },
@@ -323,17 +340,25 @@ async fn what_the_original_made_is_found_by_its_tags_and_keeps_its_rules() {
     }
 
     // Its rule is there, by its contents or by the name that the original kept.
+    for (id, name) in [("r1", "ssh"), ("r2", "all")] {
+        let found = ibm.permit_list("default", uri).await.unwrap();
+        assert!(found.len() == 2 && found.iter().all(|rule| rule.name != name), "{found:?}");
+        world.running.orchestrator.set_value("default", "ibm", id, name).await.unwrap();
+    }
     let found = ibm.permit_list("default", uri).await.unwrap();
-    assert_eq!((found.len(), found[0].dst_port, &*found[0].targets[0]), (1, 22, "10.0.0.9/32"));
-    world.running.orchestrator.set_value("default", "ibm", "r1", "ssh").await.unwrap();
-    assert_eq!(ibm.permit_list("default", uri).await.unwrap()[0].name, "ssh");
+    let told = |rule: &Rule| (rule.name.clone(), rule.protocol, rule.dst_port, rule.targets.concat());
+    assert_eq!(
+        found.iter().map(told).collect::<Vec<_>>(),
+        [("all".into(), -1, -1, "10.0.0.8/32".into()), ("ssh".into(), 6, 22, "10.0.0.9/32".into())]
+    );
     assert_eq!(ibm.drift("default", false).await.unwrap(), Vec::<String>::new());
 
     // One more leaves it alone; it goes by its name.
     let groups = || sim.with(|cloud| cloud.state().keys().filter(|path| path.contains("/g1/rules/")).count());
+    sim.faults(Faults::default());
     ibm.add_rules("default", uri, vec![rule("web", Direction::Inbound, "10.0.0.10/32")]).await.unwrap();
-    assert_eq!(groups(), 2);
-    ibm.delete_rules("default", uri, vec!["ssh".into()]).await.unwrap();
+    assert_eq!((groups(), sim.changes().len()), (3, 1), "one more, and those before as they were");
+    ibm.delete_rules("default", uri, vec!["all".into(), "ssh".into()]).await.unwrap();
     let left = ibm.permit_list("default", uri).await.unwrap();
     assert_eq!((left.len(), left[0].name.as_str(), groups()), (1, "web", 1));
 
@@ -347,6 +372,87 @@ async fn what_the_original_made_is_found_by_its_tags_and_keeps_its_rules() {
     ibm.delete_resource("default", &made.uri).await.unwrap();
     ibm.delete_resource("default", uri).await.unwrap();
     assert!(sim.with(|cloud| cloud.state().contains_key("us-south/v1/vpcs/v1")), "it is not ours to remove");
+    sim.assert_sound();
+}
+
+#[tokio::test]
+async fn ways_go_with_the_last_rule_that_needs_them() {
+    let world = World::start().await;
+    let (sim, ibm) = (&world.sim, world.ibm());
+    for number in 0..5 {
+        step(number, &ibm).await.unwrap();
+    }
+    let second = ibm.create_resource(machine("default", "vm-3")).await.unwrap();
+    ibm.add_rules("default", &second.uri, vec![rule("out", Direction::Outbound, "203.0.113.8/32")])
+        .await
+        .unwrap();
+    let there = |kind: &str| {
+        let of = format!("/{kind}/");
+        sim.with(|cloud| cloud.state().keys().filter(|path| path.contains(&of)).count())
+    };
+    assert_eq!((there("public_gateways"), there("connections")), (1, 2));
+    // The other network's machine has a rule of its own for the same way.
+    let far = uri("other", "vm-2");
+    let near = ibm.list_resources("default").await.unwrap()[0].ip.clone();
+    ibm.add_rules("other", &far, vec![rule("peer", Direction::Inbound, &near)]).await.unwrap();
+    step(7, &ibm).await.unwrap();
+    assert_eq!((there("public_gateways"), there("connections")), (1, 2), "others need both");
+    ibm.delete_rules("other", &far, vec!["peer".into()]).await.unwrap();
+    assert_eq!((there("connections"), there("transit_gateways")), (0, 0));
+    ibm.delete_resource("default", &second.uri).await.unwrap();
+    assert_eq!(there("public_gateways"), 0, "its machine was the last that used it");
+    assert_eq!(there("instances"), 2);
+    // And come again.
+    step(3, &ibm).await.unwrap();
+    assert_eq!(there("public_gateways"), 1);
+    sim.assert_sound();
+}
+
+#[tokio::test]
+async fn one_machine_that_cannot_be_compared_is_named_and_hides_no_other() {
+    let world = World::start().await;
+    let (sim, ibm) = (&world.sim, world.ibm());
+    sim.with(made_by_the_original);
+    let made = ibm.create_resource(machine("default", "vm-1")).await.unwrap();
+    ibm.add_rules("default", &made.uri, vec![rule("web", Direction::Inbound, "10.0.0.9/32")]).await.unwrap();
+    // Somebody takes the rules of both away and writes one that no rule can say.
+    sim.with(IbmCloud::lose_rules);
+    let odd = json!({ "direction": "inbound", "protocol": "all", "remote": { "id": "another-group" } });
+    sim.with(|cloud| cloud.put("security_groups/g1/rules", "r3", &[], odd));
+    let found = ibm.drift("default", false).await.unwrap();
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found.iter().any(|said| said.contains("is not compared: the security group g1")), "{found:?}");
+    assert!(found.iter().any(|said| said.starts_with("vm-1: 1 of")), "{found:?}");
+    sim.assert_sound();
+}
+
+#[tokio::test]
+async fn a_machine_that_others_put_into_the_network_keeps_its_rules() {
+    let world = World::start().await;
+    let (sim, ibm) = (&world.sim, world.ibm());
+    ibm.create_resource(machine("default", "vm-1")).await.unwrap();
+    sim.with(|cloud| {
+        let vpc = cloud.state().into_iter().find(|(path, _)| path.contains("/vpcs/")).unwrap().1;
+        let theirs = json!({
+            "name": "theirs", "vpc": { "id": vpc["id"], "name": vpc["name"] }, "resource_group": { "id": "rg" },
+            "zone": { "name": "us-south-1" },
+            "primary_network_interface": {
+                "id": "n9", "security_groups": [{ "id": "g9" }], "primary_ip": { "address": "10.0.0.99" },
+            },
+        });
+        cloud.put("security_groups", "g9", &[], json!({ "name": "theirs", "vpc": theirs["vpc"] }));
+        let rule = json!({ "direction": "inbound", "protocol": "all", "remote": { "address": "10.0.0.9" } });
+        cloud.put("security_groups/g9/rules", "r9", &[], rule);
+        cloud.put("instances", "i9", &[], theirs);
+    });
+    assert_eq!(ibm.drift("default", true).await.unwrap(), Vec::<String>::new());
+    assert!(sim.with(|cloud| cloud.state().keys().any(|path| path.contains("g9/rules"))), "they are theirs");
+    let held = ibm.list_resources("default").await.unwrap();
+    assert_eq!(held.iter().map(|held| held.name.as_str()).collect::<Vec<_>>(), ["vm-1"]);
+    let theirs = "/resourcegroup/rg/zone/us-south-1/instance/i9";
+    let web = vec![rule("web", Direction::Inbound, "10.0.0.9/32")];
+    assert!(matches!(ibm.add_rules("default", theirs, web).await, Err(Error::Foreign { .. })));
+    assert!(matches!(ibm.delete_resource("default", theirs).await, Err(Error::Foreign { .. })));
     sim.assert_sound();
 }
 
@@ -367,5 +473,8 @@ async fn ibms_own_sdks_drive_the_stand_in_to_the_same_state() {
     ibm.add_rules("default", &made.uri, vec![rule("web", Direction::Inbound, "10.0.0.9/32")]).await.unwrap();
     ibm.create_gateway(gateway()).await.unwrap();
     ibm.create_connections(connections()).await.unwrap();
+    endpoints::allow(&ibm).await.unwrap();
+    let made = ibm.create_resource(endpoints::endpoint("default", "e-1")).await.unwrap();
+    ibm.add_rules("default", &made.uri, vec![rule("web", Direction::Inbound, "10.0.0.9/32")]).await.unwrap();
     assert_eq!(theirs.with(|cloud| cloud.state()), world.sim.with(|cloud| cloud.state()));
 }

@@ -97,7 +97,7 @@ async fn rules_under_a_tag_go_in_every_cloud_that_answers_and_later_in_the_one_t
     let (status, drift) = rest(Method::GET, format!("{url}/drift"), Value::Null).await;
     assert_eq!((status, drift.as_array().map(Vec::len)), (200, Some(2)), "{drift}");
     let what = format!("rule open of {WEB} is deleted and its cloud has not heard it");
-    assert_eq!(drift[0], json!({ "cloud": "east", "what": what, "repaired": false }));
+    assert_eq!(drift[0], json!({ "cloud": "east", "what": what, "mend": "repair", "repaired": false }));
     assert!(drift[1]["what"].as_str().unwrap().starts_with("not compared: "), "{drift}");
     assert_eq!(rest(Method::POST, format!("{url}/drift"), Value::Null).await.0, 502, "it is not mended");
     clouds.east_returns().await;
@@ -129,6 +129,7 @@ async fn a_rule_that_is_given_again_stays_and_one_that_is_deleted_goes_after_a_r
     let left = json!([{
         "cloud": "east",
         "what": format!("rule open of {WEB} is deleted and its cloud has not heard it"),
+        "mend": "repair",
         "repaired": false,
     }]);
     assert_eq!(rest(Method::GET, format!("{url}/drift"), Value::Null).await.1, left);
@@ -176,6 +177,11 @@ async fn a_resource_is_closed_at_once_and_removed_once_its_cloud_answers() {
     assert_eq!(drift[0]["what"], json!(format!("{FAR} is deleted and its cloud has not heard it")));
     let body = json!({ "description": "{}" });
     assert_eq!(rest(Method::PUT, far.clone(), body.clone()).await.0, 400, "its name is not free yet");
+    // Taken in again, it would be removed all the same once its cloud answers.
+    let resources = format!("{url}/namespaces/default/clouds/west/resources");
+    let (status, told) = rest(Method::POST, resources, json!({ "id": FAR })).await;
+    assert_eq!(status, 400, "{told}");
+    assert!(told["error"].as_str().unwrap().contains("has yet to remove it"), "{told}");
     assert_eq!(rest(Method::DELETE, far, Value::Null).await.0, 502, "it is not said to be done");
 
     drop(running);

@@ -1,11 +1,14 @@
 //! Local clouds with real packets: what is denied, what is permitted, and what is left afterwards.
 
+mod foreign;
 mod many;
 mod six;
+mod stream;
+mod unloaded;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -18,6 +21,7 @@ use tarbet_testbed::{Lease, Netlab, eventually};
 
 use super::bed::{self, rest};
 use super::first_vpn::{self, End};
+use stream::{Echo, Talk};
 
 /// Long enough for a loaded machine to make a connection that is permitted.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -140,20 +144,33 @@ async fn nothing_passes_until_it_is_permitted_and_a_tag_opens_exactly_that() {
     let from_c = world.netns("default", "east", "main", "c");
     world.add("default", "east", "c", json!([permit("out", 1, i32::from(PORT), &["default.east.a"])])).await;
     world.denied(&from_c, a).await;
+    let asked = Instant::now();
     world.tag("clients", &["default.east.c"]).await;
     world.permitted(&from_c, a).await;
+    println!("a new member of a tag got through {:?} after it was asked for", asked.elapsed());
     world.lab.ip(&from_c, &["addr", "add", &format!("{}/16", b.ip()), "dev", "eth0"]).unwrap();
     world.lab.ip(&from_c, &["addr", "del", &format!("{}/16", c.ip()), "dev", "eth0"]).unwrap();
     world.denied(&from_c, a).await;
 
     // Taking the member out closes what was open, also for connections that exist.
-    let stream = world.lab.connect(&from_b, a, PATIENCE).unwrap();
+    let echo = SocketAddr::new(a.ip(), PORT + 2);
+    for (name, way, tag) in [("a", 0, "clients"), ("b", 1, "default.east.a")] {
+        let rule = permit("echo", way, i32::from(PORT + 2), &[tag]);
+        world.add("default", "east", name, json!([rule])).await;
+    }
+    let stream = Echo::open(&world.lab, &from_b, &from_a, echo);
+    stream.say(1);
+    assert_eq!(stream.hear(PATIENCE).unwrap(), 1);
     let (status, _) =
         rest(Method::DELETE, format!("{}/tags/clients/members/default.east.b", world.url()), Value::Null)
             .await;
     assert_eq!(status, 200);
     world.denied(&from_b, a).await;
-    drop(stream);
+    stream.say(2);
+    assert!(stream.hear(DENIED).is_err(), "what was open is closed");
+    // It was the rule and nothing else: what was said meanwhile arrives once there is one again.
+    world.tag("clients", &["default.east.b"]).await;
+    assert_eq!(stream.hear(PATIENCE).unwrap(), 2);
     let drift = async |method| rest(method, format!("{}/drift", world.url()), Value::Null).await.1;
     assert_eq!(drift(Method::GET).await, json!([]));
 
@@ -205,7 +222,7 @@ async fn networks_are_peered_when_a_rule_needs_it_and_parted_when_none_does() {
     assert!(!links.lines().any(|line| line.starts_with('p')), "the peering is gone: {links}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn two_clouds_are_connected_by_a_vpn_that_survives_the_loss_of_a_tunnel() {
     let world = World::start().await;
     let a = world.machine("default", "east", "main", "a").await;
@@ -231,7 +248,14 @@ async fn two_clouds_are_connected_by_a_vpn_that_survives_the_loss_of_a_tunnel() 
     .await
     .unwrap();
 
-    // One of the two tunnels dies; traffic goes on by the other.
+    // One of the two tunnels dies; traffic goes on by the other, and so does what is open.
+    let echo = SocketAddr::new(b.ip(), PORT + 1);
+    for (cloud, name, way, tag) in [("east", "a", 1, "default.west.b"), ("west", "b", 0, "default.east.a")] {
+        let rule = permit("echo", way, i32::from(PORT + 1), &[tag]);
+        world.add("default", cloud, name, json!([rule])).await;
+    }
+    let talk = Talk::start(Echo::open(&world.lab, &from_a, &from_b, echo));
+    talk.goes_on().await;
     assert!(world.lab.kill_inside(&format!("{hub}.t0")).unwrap() > 0);
     eventually(PATIENCE, "the route over the dead tunnel is gone", || async {
         let text = routes();
@@ -240,6 +264,7 @@ async fn two_clouds_are_connected_by_a_vpn_that_survives_the_loss_of_a_tunnel() 
     .await
     .unwrap();
     world.permitted(&from_a, b).await;
+    talk.goes_on().await;
     let (_, drift) = rest(Method::GET, format!("{}/drift", world.url()), Value::Null).await;
     assert_eq!(drift.as_array().unwrap().len(), 1, "{drift}");
     assert_eq!(rest(Method::POST, format!("{}/drift", world.url()), Value::Null).await.0, 200);
@@ -248,6 +273,7 @@ async fn two_clouds_are_connected_by_a_vpn_that_survives_the_loss_of_a_tunnel() 
     })
     .await
     .unwrap();
+    talk.end().await;
 
     // No rule, no VPN; no machine, nothing at all.
     for (cloud, name) in [("east", "a"), ("west", "b")] {
@@ -291,26 +317,8 @@ async fn the_key_of_a_vpn_is_replaced_while_it_is_used_and_what_is_open_stays_op
     world.permitted(&from_a, b).await;
     // A stream that sends before, meanwhile and afterwards; nothing of it may be lost.
     let echo = SocketAddr::new(b.ip(), PORT + 1);
-    let listener = world.lab.listen(&world.netns("default", "west", "main", "b"), echo).unwrap();
-    std::thread::spawn(move || {
-        let (stream, _) = listener.accept().unwrap();
-        std::io::copy(&mut &stream, &mut &stream)
-    });
-    let stream = world.lab.connect(&from_a, echo, PATIENCE).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let over = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let told = Arc::clone(&over);
-    let talk = tokio::task::spawn_blocking(move || {
-        let mut rounds = 0_u64;
-        while !told.load(std::sync::atomic::Ordering::SeqCst) {
-            std::io::Write::write_all(&mut &stream, &rounds.to_be_bytes()).unwrap();
-            let mut back = [0; 8];
-            std::io::Read::read_exact(&mut &stream, &mut back).unwrap();
-            assert_eq!(u64::from_be_bytes(back), rounds);
-            rounds += 1;
-        }
-        rounds
-    });
+    let from_b = world.netns("default", "west", "main", "b");
+    let talk = Talk::start(Echo::open(&world.lab, &from_a, &from_b, echo));
     let met = |tunnel: &'static str, other_than: Option<String>| {
         let world = &world;
         eventually(PATIENCE, "the ends to meet", move || {
@@ -341,8 +349,7 @@ async fn the_key_of_a_vpn_is_replaced_while_it_is_used_and_what_is_open_stays_op
     met("t0", Some(first)).await.unwrap();
     met("t1", Some(second)).await.unwrap();
     world.permitted(&from_a, b).await;
-    over.store(true, std::sync::atomic::Ordering::SeqCst);
-    assert!(talk.await.unwrap() > 0);
+    talk.end().await;
     let (_, drift) = rest(Method::GET, format!("{}/drift", world.url()), Value::Null).await;
     assert_eq!(drift, json!([]));
 }

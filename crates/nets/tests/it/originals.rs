@@ -253,3 +253,21 @@ async fn no_pings_are_sent_however_long_a_line_is_kept() {
     }
     assert_eq!(pings.load(Ordering::Relaxed), 0, "a server in Go would have closed the line");
 }
+
+#[tokio::test]
+async fn a_plugin_that_has_no_words_for_networks_of_others_is_said_to_have_none() {
+    let plugin = Plugin::new("ibm", &[&["10.200.0.0/16"]]);
+    let world = plugin::World::with(&[&plugin]).await;
+    let running = bed::orchestrator(&world.config, &bed::memory().await).await;
+    for query in ["?plan=true", ""] {
+        let (status, refused) =
+            rest(Method::POST, format!("{}/imports/ibm{query}", running.rest), Value::Null).await;
+        assert_eq!((status, &refused["code"]), (501, &json!("TB-4205")), "{refused}");
+        assert!(
+            refused.to_string().contains("plugin of ibm cannot tell which networks others made"),
+            "{refused}"
+        );
+    }
+    let (_, recorded) = rest(Method::GET, format!("{}/imports", running.rest), Value::Null).await;
+    assert_eq!(recorded, json!([]));
+}

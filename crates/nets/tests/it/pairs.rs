@@ -9,6 +9,7 @@ const CLOUDS: [&str; 5] = ["aws", "azure", "gcp", "ibm", "local"];
 #[test]
 fn every_pair_connects_or_is_refused_as_the_guide_says() {
     let guide = include_str!("../../../../docs/guides/nets.md");
+    let (_, guide) = guide.split_once("\n## Which clouds connect\n").unwrap();
     let mut told: BTreeMap<(&str, &str), &str> = BTreeMap::new();
     for line in guide.lines().filter(|line| line.starts_with("| ")) {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();

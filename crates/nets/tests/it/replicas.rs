@@ -134,6 +134,7 @@ async fn the_second_only_looks_and_takes_over_what_a_dead_first_had_begun() {
     world.finished_by_the_second().await;
     let given = controller.find_unused_address_spaces(find()).await.unwrap().into_inner().address_spaces;
     assert_eq!(given, ["10.2.0.0/16"], "what the first gave out is not given again");
+    tarbet_testbed::verified("kill -9 of the orchestrator that leads: the second ends what it had begun", 1);
 }
 
 #[tokio::test]
@@ -155,4 +156,5 @@ async fn a_first_that_was_only_asleep_writes_nothing_more() {
     .unwrap();
     let (_, after) = rest(Method::GET, operations, Value::Null).await;
     assert_eq!(after, before);
+    tarbet_testbed::verified("SIGSTOP of the orchestrator that leads: awake, it writes nothing more", 1);
 }

@@ -44,7 +44,10 @@ async fn rules_of_a_tag_reach_the_clouds_that_answer() {
     // The same again does what is left.
     clouds.east_returns().await;
     let (_, plan) = rest(Method::POST, format!("{at}?plan=true"), rules.clone()).await;
-    assert_eq!(plan["calls"].as_array().unwrap().len(), 2, "{plan}");
+    let way_out = "  east: a way from 10.0.0.0/16 to public addresses, where there is none";
+    let (a, b) = ("memory/east/default/a", "memory/east/default/b");
+    let give = |uri: &str| format!("east: AddPermitListRules web to {uri}");
+    assert_eq!(plan["calls"], json!([give(a), way_out, give(b)]), "a way is told once");
     let (status, answer) = rest(Method::POST, at, rules).await;
     assert_eq!(status, 200, "{answer}");
     for name in ["a", "b"] {
@@ -71,4 +74,25 @@ async fn a_resource_of_many_addresses_is_connected_by_plan() {
     let (_, plan) = rest(Method::POST, at, rules).await;
     let connects = |plan: &Value| plan["calls"].to_string().contains("ConnectClouds");
     assert!(connects(&plan), "{plan}");
+}
+
+#[tokio::test]
+async fn a_connection_that_several_resources_need_is_planned_and_made_once() {
+    let clouds = bed::clouds(None).await;
+    let running = bed::orchestrator(&clouds.config, &bed::memory().await).await;
+    let url = running.rest.clone();
+    for (cloud, name) in [("east", "a"), ("east", "b"), ("west", "c")] {
+        create(&url, cloud, name).await;
+    }
+    let group = json!({ "name": "group", "child_tags": ["default.east.a", "default.east.b"] });
+    assert_eq!(rest(Method::POST, format!("{url}/tags/group/applyMembers"), group).await.0, 200);
+    let rules = json!([{ "name": "web", "src_port": -1, "dst_port": 443, "protocol": 6, "tags": ["default.west.c"] }]);
+    let at = format!("{url}/tags/group/rules");
+    let (_, plan) = rest(Method::POST, format!("{at}?plan=true"), rules.clone()).await;
+    let count = |word: &str| plan["calls"].to_string().matches(word).count();
+    assert_eq!((count("ConnectClouds"), count("AddPermitListRules")), (1, 2), "{plan}");
+    let exactly = format!("{at}?expect={}", plan["digest"].as_str().unwrap());
+    let (status, answer) = rest(Method::POST, exactly, rules).await;
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!((clouds.east.tunnels().len(), clouds.west.tunnels().len()), (1, 1));
 }

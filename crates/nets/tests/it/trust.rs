@@ -176,6 +176,70 @@ async fn with_an_authority_of_clients_only_certificates_get_through() {
 }
 
 #[tokio::test]
+async fn certificates_that_are_replaced_are_followed_while_calls_go_on() {
+    let world = World::new();
+    let security = ListenTrust { client_ca_file: Some(world.server.authority.clone()), ..world.listening() };
+    let trust = DialTrust {
+        ca_file: Some(world.server.authority.clone()),
+        cert_file: Some(world.client.certificate.clone()),
+        key_file: Some(world.client.key.clone()),
+        ..DialTrust::default()
+    };
+    let supervisor = Supervisor::default();
+    world.plugin(&security, &trust, &supervisor).await;
+    let running = bed::orchestrator(&world.config(&security, &trust), &bed::memory().await).await;
+    // As the files are when it is called.
+    let person = || {
+        let pem =
+            [&world.client.certificate, &world.client.key].map(|path| std::fs::read(path).unwrap()).concat();
+        let builder = reqwest::Client::builder().tls_certs_only([ca(&world.server.authority)]);
+        builder.identity(reqwest::Identity::from_pem(&pem).unwrap()).build().unwrap()
+    };
+    let before = person();
+    let (status, made) = create(&before, &running.rest, None).await;
+    assert_eq!((status, made["ip"].as_str()), (200, Some("10.0.0.4")), "{made}");
+    // Those that read their files now, and dial later.
+    let plugin = Remote::trusting("east", "localhost", world.ports.port(4), &trust).unwrap();
+    let at = ListenConfig { host: "localhost".into(), port: world.ports.port(1) };
+    let controller = RemoteController::trusting(&[at], &trust).unwrap();
+
+    // Another authority, with everything that it vouches for.
+    let authority = Authority::new("another").unwrap();
+    authority.issue_files(&Subject::loopback("nets"), world.folder.path(), "server").unwrap();
+    authority.issue_files(&Subject::client("me", None), world.folder.path(), "client").unwrap();
+    let after = person();
+    tarbet_testbed::eventually(
+        std::time::Duration::from_mins(1),
+        "the listener shows the new one",
+        || async {
+            assert_eq!(
+                create(&before, &running.rest, None).await,
+                (200, made.clone()),
+                "who is connected stays"
+            );
+            let answer = after.get(format!("{}/ping", running.rest)).send().await;
+            answer.map(drop).map_err(|error| format!("{error:?}"))
+        },
+    )
+    .await
+    .unwrap();
+    tarbet_testbed::eventually(
+        std::time::Duration::from_mins(1),
+        "gRPC does as well, at both ends",
+        || async {
+            let rules = plugin.permit_list("default", made["uri"].as_str().unwrap()).await;
+            rules.map_err(|error| format!("{error:?}"))?;
+            controller.used_spaces().await.map(drop).map_err(|error| format!("{error:?}"))
+        },
+    )
+    .await
+    .unwrap();
+    let stranger = reqwest::Client::builder().tls_certs_only([ca(&world.server.authority)]).build().unwrap();
+    stranger.get(format!("{}/ping", running.rest)).send().await.unwrap_err();
+    supervisor.stop();
+}
+
+#[tokio::test]
 async fn beyond_loopback_a_listener_needs_tls_and_something_to_ask() {
     let world = World::new();
     let tokens = Some(world.tokens("a-token\n"));

@@ -83,7 +83,8 @@ impl Aws {
             }
             let error = &body["Errors"]["Error"];
             let code = error["Code"].as_str().unwrap_or_default();
-            // What was made a moment ago is not known everywhere yet, and limits of calls are told as errors too.
+            // What was made a moment ago is not known everywhere yet. Limits of calls are told with 503, which was
+            // waited out below this, or as a mistake of the caller's, which only its code tells from others.
             if matches!(code, "RequestLimitExceeded" | "Throttling" | "DependencyViolation")
                 && wait.done < PATIENT
             {

@@ -16,7 +16,7 @@ use crate::cloud::{
 use crate::clouds::tell_ways_back;
 use crate::controller::ConnectRequest;
 use crate::error::Error;
-use crate::model::{Created, Deployment, Flags, Mapping, Rule};
+use crate::model::{Created, Deployment, Flags, ForeignNetwork, Mapping, Rule};
 use crate::plan::connect::Gateway;
 use crate::plan::rule;
 use crate::plan::target::{Map, Owner};
@@ -212,5 +212,9 @@ impl Cloud for Aws {
             }
         }
         Ok(found)
+    }
+
+    async fn foreign_networks(&self, deployments: &[Deployment]) -> Result<Vec<ForeignNetwork>, Error> {
+        self.others(deployments).await
     }
 }

@@ -79,8 +79,9 @@ pub(super) fn parse(uri: &str) -> Option<(&str, &str)> {
     let (arn, _, service) = (parts.next()?, parts.next()?, parts.next()?);
     let (region, _, resource) = (parts.next()?, parts.next()?, parts.next()?);
     let id = resource.strip_prefix("instance/")?;
-    (arn == "arn" && service == "ec2" && id.starts_with("i-") && check_region("uri", region).is_ok())
-        .then_some((region, id))
+    // An id is looked for with a filter, in which `*` and `?` stand for any other.
+    let is_id = id.strip_prefix("i-").is_some_and(|id| id.bytes().all(|b| b.is_ascii_alphanumeric()));
+    (arn == "arn" && service == "ec2" && is_id && check_region("uri", region).is_ok()).then_some((region, id))
 }
 
 /// The machines of reservations, each with its owner's number.
@@ -294,5 +295,6 @@ mod tests {
         }
         assert_eq!(parse("arn:aws:ec2:us-east-1:1:instance/i-9"), Some(("us-east-1", "i-9")));
         assert_eq!(parse("arn:aws:s3:us-east-1:1:instance/i-9"), None);
+        assert_eq!(parse("arn:aws:ec2:us-east-1:1:instance/i-*"), None);
     }
 }

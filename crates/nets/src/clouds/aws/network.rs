@@ -1,5 +1,7 @@
 //! Networks: one VPC with one subnet for each namespace and region, peered where rules need it.
 
+use std::collections::BTreeSet;
+
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
@@ -48,6 +50,22 @@ pub(super) fn text<'a>(object: &'a Value, field: &str) -> &'a str {
 /// The space of a network.
 pub(super) fn space(vpc: &Value) -> Option<IpNet> {
     text(vpc, "cidrBlock").parse().ok()
+}
+
+/// What AWS says of peerings that are made or on the way.
+const STANDING: &[&str] = &["initiating-request", "pending-acceptance", "provisioning", "active"];
+
+/// Those of a network that are made or on the way, each once. They were asked for with filters, but what is taken
+/// away because of this should not rest on somebody else's reading of them.
+fn standing(mut peerings: Vec<Value>, vpc: &str) -> Vec<Value> {
+    let mut seen = BTreeSet::new();
+    peerings.retain(|peering| {
+        let of = |end: &str| text(&peering[end], "vpcId") == vpc;
+        (of("requesterVpcInfo") || of("accepterVpcInfo"))
+            && STANDING.contains(&text(&peering["status"], "code"))
+            && seen.insert(text(peering, "vpcPeeringConnectionId").to_owned())
+    });
+    peerings
 }
 
 impl Aws {
@@ -105,19 +123,13 @@ impl Aws {
     pub(super) async fn peerings(&self, region: &str, vpc: &str) -> Result<Vec<Value>, Error> {
         let mut found = Vec::new();
         for side in ["requester-vpc-info.vpc-id", "accepter-vpc-info.vpc-id"] {
-            let filters = [
-                filter(side, &[vpc]),
-                filter(
-                    "status-code",
-                    &["initiating-request", "pending-acceptance", "provisioning", "active"],
-                ),
-            ];
+            let filters = [filter(side, &[vpc]), filter("status-code", STANDING)];
             found.extend(
                 self.find(region, "DescribeVpcPeeringConnections", "vpcPeeringConnectionSet", &filters)
                     .await?,
             );
         }
-        Ok(found)
+        Ok(standing(found, vpc))
     }
 
     /// Peers a network with one that somebody's targets are in, and routes both ways.
@@ -233,7 +245,7 @@ impl Aws {
                     .iter()
                     .filter(|group| tag(group, "Namespace").is_some())
                     .flat_map(rules::read)
-                    .any(|permission| far.contains(&permission.target) || permission.target.contains(&far));
+                    .any(|permission| permission.target.touches(&far));
             }
             if !needed {
                 self.unpeer(region, &peering).await?;
@@ -277,5 +289,24 @@ impl Aws {
         self.try_call(region, "DeleteVpc", &json!({ "VpcId": id }), &["InvalidVpcID.NotFound"])
             .await
             .map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_standing_peerings_of_the_network_count_and_each_once() {
+        let peering = |id: &str, ends: [&str; 2], code: &str| {
+            json!({
+                "vpcPeeringConnectionId": id, "status": { "code": code },
+                "requesterVpcInfo": { "vpcId": ends[0] }, "accepterVpcInfo": { "vpcId": ends[1] },
+            })
+        };
+        let own = [peering("a", ["v", "w"], "active"), peering("b", ["w", "v"], "pending-acceptance")];
+        let others = [peering("c", ["v", "w"], "deleted"), peering("d", ["x", "w"], "active")];
+        let all = [own.clone(), others, own.clone()].concat();
+        assert_eq!(standing(all, "v"), own);
     }
 }

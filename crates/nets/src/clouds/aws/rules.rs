@@ -12,6 +12,24 @@ use crate::error::Error;
 use crate::model::{ANY, Direction, Rule};
 use crate::plan::rule::{self, Mistake};
 
+/// Whom a permission is for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Target {
+    /// Addresses, as every rule says it.
+    Net(IpNet),
+    /// Whoever is in another group, which only others write.
+    Group(String),
+    /// What a list of prefixes holds, which only others write.
+    List(String),
+}
+
+impl Target {
+    /// Whether it may be in this space; of groups and lists nobody knows.
+    pub(super) fn touches(&self, space: &IpNet) -> bool {
+        matches!(self, Self::Net(net) if space.contains(net) || net.contains(space))
+    }
+}
+
 /// One permission of a group.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Permission {
@@ -20,7 +38,7 @@ pub(super) struct Permission {
     pub(super) protocol: String,
     /// First and last port, where the protocol has ports.
     pub(super) ports: Option<(i64, i64)>,
-    pub(super) target: IpNet,
+    pub(super) target: Target,
 }
 
 /// Every reason EC2 would have to refuse these rules, or to let more pass than they say.
@@ -63,7 +81,12 @@ pub(super) fn compile(rule: &Rule) -> Result<BTreeSet<Permission>, Error> {
     };
     Ok(rule::targets(rule)?
         .into_iter()
-        .map(|target| Permission { direction: rule.direction, protocol: protocol.clone(), ports, target })
+        .map(|target| Permission {
+            direction: rule.direction,
+            protocol: protocol.clone(),
+            ports,
+            target: Target::Net(target),
+        })
         .collect())
 }
 
@@ -71,9 +94,11 @@ impl Permission {
     /// As a parameter of a call.
     pub(super) fn parameter(&self) -> Value {
         let mut value = json!({ "IpProtocol": self.protocol });
-        match self.target {
-            IpNet::V4(target) => value["IpRanges"] = json!([{ "CidrIp": target }]),
-            IpNet::V6(target) => value["Ipv6Ranges"] = json!([{ "CidrIpv6": target }]),
+        match &self.target {
+            Target::Net(IpNet::V4(target)) => value["IpRanges"] = json!([{ "CidrIp": target }]),
+            Target::Net(IpNet::V6(target)) => value["Ipv6Ranges"] = json!([{ "CidrIpv6": target }]),
+            Target::Group(id) => value["Groups"] = json!([{ "GroupId": id }]),
+            Target::List(id) => value["PrefixListIds"] = json!([{ "PrefixListId": id }]),
         }
         if let Some((first, last)) = self.ports {
             value["FromPort"] = json!(first);
@@ -94,9 +119,22 @@ pub(super) fn read(group: &Value) -> BTreeSet<Permission> {
             let port = |field: &str| permission[field].as_str().and_then(|text| text.parse::<i64>().ok());
             let has_ports = matches!(protocol, "tcp" | "udp" | "icmp" | "icmpv6");
             let ports = port("fromPort").zip(port("toPort")).filter(|_| has_ports);
-            for (ranges, range) in [("ipRanges", "cidrIp"), ("ipv6Ranges", "cidrIpv6")] {
-                let texts = permission[ranges].as_array().into_iter().flatten().map(|found| &found[range]);
-                for target in texts.filter_map(|text| text.as_str()?.parse().ok()) {
+            for (list, field) in [
+                ("ipRanges", "cidrIp"),
+                ("ipv6Ranges", "cidrIpv6"),
+                ("groups", "groupId"),
+                ("prefixListIds", "prefixListId"),
+            ] {
+                let texts = permission[list].as_array().into_iter().flatten();
+                for text in texts.filter_map(|found| found[field].as_str()) {
+                    let target = match list {
+                        "groups" => Target::Group(text.into()),
+                        "prefixListIds" => Target::List(text.into()),
+                        _ => match text.parse() {
+                            Ok(net) => Target::Net(net),
+                            Err(_) => continue,
+                        },
+                    };
                     found.insert(Permission { direction, protocol: protocol.into(), ports, target });
                 }
             }
@@ -135,6 +173,23 @@ mod tests {
         assert_eq!(field(Rule { protocol: 132, ..good }), "rules[0].dst_port");
     }
 
+    #[test]
+    fn groups_and_lists_of_others_are_permissions_too() {
+        let group = json!({ "ipPermissions": [{
+            "ipProtocol": "tcp", "fromPort": "22", "toPort": "22", "ipRanges": [{ "cidrIp": "10.0.0.9/32" }],
+            "groups": [{ "groupId": "sg-1", "userId": "1" }], "prefixListIds": [{ "prefixListId": "pl-1" }],
+        }] });
+        let found: Vec<Permission> = read(&group).into_iter().collect();
+        let net: IpNet = "10.0.0.9/32".parse().unwrap();
+        let targets: Vec<&Target> = found.iter().map(|permission| &permission.target).collect();
+        let wanted = [Target::Net(net), Target::Group("sg-1".into()), Target::List("pl-1".into())];
+        assert_eq!(targets, wanted.iter().collect::<Vec<_>>());
+        let said: Vec<Value> = found.iter().map(Permission::parameter).collect();
+        assert_eq!(said[1]["Groups"], json!([{ "GroupId": "sg-1" }]));
+        assert_eq!(said[2]["PrefixListIds"], json!([{ "PrefixListId": "pl-1" }]));
+        assert!(targets[0].touches(&"10.0.0.0/8".parse().unwrap()) && !targets[1].touches(&net));
+    }
+
     /// EC2's reading: any permission that matches lets pass, everything else is denied.
     fn aws_allows(group: &BTreeSet<Permission>, direction: Direction, peer: IpAddr, packet: &Packet) -> bool {
         let number = packet.protocol.to_string();
@@ -155,7 +210,7 @@ mod tests {
             permission.direction == direction
                 && (permission.protocol == "-1" || permission.protocol == word)
                 && ports
-                && permission.target.contains(&peer)
+                && matches!(&permission.target, Target::Net(net) if net.contains(&peer))
         })
     }
 
@@ -167,13 +222,15 @@ mod tests {
             prop::collection::vec(target, 0..4),
             any::<bool>(),
             prop::sample::select(vec![ANY, 0, 22, 80]),
+            prop::sample::select(vec![ANY, 0, 22, 80]),
             prop::sample::select(vec![ANY, 1, 6, 17, 50, 58]),
         );
-        let one = one.prop_map(|(targets, inbound, port, protocol)| Rule {
+        let one = one.prop_map(|(targets, inbound, from, port, protocol)| Rule {
             name: "r".into(),
             targets: targets.into_iter().map(|(address, length)| format!("{address}/{length}")).collect(),
             direction: if inbound { Direction::Inbound } else { Direction::Outbound },
-            src_port: ANY,
+            // Only the way back names where flows come from.
+            src_port: if matches!(protocol, 6 | 17) && port == ANY { from } else { ANY },
             dst_port: if matches!(protocol, 6 | 17) { port } else { ANY },
             protocol,
             tags: vec!["t".into()],
@@ -189,17 +246,21 @@ mod tests {
         fn aws_and_the_reference_agree(
             rules in rules(),
             packets in prop::collection::vec((0_u8..3, 0_u8..8, any::<bool>(), any::<bool>(),
-                prop::sample::select(vec![1_u8, 6, 17, 50, 47, 58]), prop::sample::select(vec![0_u16, 22, 80, 9999])), 500),
+                prop::sample::select(vec![1_u8, 6, 17, 50, 47, 58]), prop::sample::select(vec![0_u16, 22, 80, 4000]),
+                prop::sample::select(vec![0_u16, 22, 80, 9999])), 500),
         ) {
             let group: BTreeSet<Permission> = rules.iter().flat_map(|rule| compile(rule).unwrap()).collect();
-            for (net, host, old, inbound, protocol, destination_port) in packets {
+            for (net, host, old, inbound, protocol, source_port, destination_port) in packets {
                 let own: IpAddr = if old { "10.9.0.4" } else { "fd00:0:0:9::4" }.parse().unwrap();
                 let peer = if old { format!("10.{net}.0.{host}") } else { format!("fd00:0:0:{net}::{host}") };
                 let peer: IpAddr = peer.parse().unwrap();
                 let (source, destination) = if inbound { (peer, own) } else { (own, peer) };
-                let packet = Packet { source, destination, protocol, source_port: 4000, destination_port };
+                let packet = Packet { source, destination, protocol, source_port, destination_port };
                 let direction = if inbound { Direction::Inbound } else { Direction::Outbound };
-                let expected = rules.iter().any(|rule| rule.direction == direction && verdict::matches(rule, peer, &packet));
+                // Of a flow only the first packet is judged: the way back begins none, and its replies pass by themselves.
+                let begins = |rule: &&Rule| !rule::is_way_back(rule);
+                let expected = rules.iter().filter(begins)
+                    .any(|rule| rule.direction == direction && verdict::matches(rule, peer, &packet));
                 prop_assert_eq!(aws_allows(&group, direction, peer, &packet), expected, "{:?}", packet);
             }
         }

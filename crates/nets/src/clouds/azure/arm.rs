@@ -23,9 +23,10 @@ const BUSY: &[&str] = &[
 
 /// The version of the API that each provider is spoken to in.
 fn version(id: &str) -> &'static str {
-    if id.contains("/Microsoft.Compute/") {
+    let id = id.to_ascii_lowercase();
+    if id.contains("/microsoft.compute/") {
         "2022-11-01"
-    } else if id.contains("/Microsoft.ContainerService/") {
+    } else if id.contains("/microsoft.containerservice/") {
         "2024-01-01"
     } else {
         "2023-05-01"
@@ -36,6 +37,14 @@ fn version(id: &str) -> &'static str {
 struct Turns {
     done: u32,
     end: Duration,
+}
+
+/// What can be known of an object that may be of others.
+pub(super) enum Sight {
+    There(Value),
+    Gone,
+    /// We may not see it: it is in a subscription or a tenant of others.
+    Hidden,
 }
 
 /// The client of one Azure.
@@ -55,10 +64,7 @@ impl Arm {
     }
 
     fn url(&self, id: &str) -> Result<Url, Error> {
-        let mut url = self
-            .base
-            .join(id.trim_start_matches('/'))
-            .map_err(|error| Error::Internal(format!("`{id}` is no path: {error}")))?;
+        let mut url = address(&self.base, id)?;
         url.query_pairs_mut().append_pair("api-version", version(id));
         Ok(url)
     }
@@ -72,6 +78,20 @@ impl Arm {
     /// An object as it is now; nothing if there is none.
     pub(super) async fn get(&self, id: &str) -> Result<Option<Value>, Error> {
         self.rest.get(self.url(id)?).await
+    }
+
+    /// An object that we may have no right to see.
+    pub(super) async fn look(&self, id: &str) -> Result<Sight, Error> {
+        let call = Call::new(Method::GET, self.url(id)?);
+        let answer = self.rest.call(&call).await?;
+        let code = answer.body.pointer("/error/code").and_then(Value::as_str);
+        match answer.status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Ok(Sight::Hidden),
+            StatusCode::NOT_FOUND if code == Some("SubscriptionNotFound") => Ok(Sight::Hidden),
+            StatusCode::NOT_FOUND => Ok(Sight::Gone),
+            status if status.is_success() => Ok(Sight::There(answer.body)),
+            _ => Err(self.rest.refusal(&call, &answer)),
+        }
     }
 
     /// An object once nothing is going on with it.
@@ -118,8 +138,9 @@ impl Arm {
         loop {
             let call = Call::new(Method::GET, url);
             let mut answer = self.rest.call(&call).await?;
-            // A resource group that is gone holds nothing.
-            if answer.status == StatusCode::NOT_FOUND {
+            // A resource group that is gone holds nothing, nor has anybody something of a kind that was never used.
+            let code = answer.body.pointer("/error/code").and_then(Value::as_str);
+            if answer.status == StatusCode::NOT_FOUND || code == Some("MissingSubscriptionRegistration") {
                 return Ok(found);
             }
             if !answer.status.is_success() {
@@ -142,6 +163,13 @@ impl Arm {
     pub(super) async fn put(&self, id: &str, body: &Value) -> Result<Value, Error> {
         let call = Call::new(Method::PUT, self.url(id)?).json(body.clone());
         self.changed(id, &call).await
+    }
+
+    /// Writes one half of a peering as it is, and has it learn the other network's spaces anew.
+    pub(super) async fn sync(&self, id: &str, body: &Value) -> Result<Value, Error> {
+        let mut url = self.url(id)?;
+        url.query_pairs_mut().append_pair("syncRemoteAddressSpace", "true");
+        self.changed(id, &Call::new(Method::PUT, url).json(body.clone())).await
     }
 
     /// Changes the tags of an object.
@@ -230,6 +258,22 @@ impl Arm {
     }
 }
 
+/// Where an object is. An id is made of what people and answers say, and none may lead to another place than it
+/// names: what a URL would resolve or cut off is refused. Letters of any language are in names of resource groups.
+fn address(base: &Url, id: &str) -> Result<Url, Error> {
+    let special = |c: char| c.is_control() || matches!(c, '?' | '#' | '%' | '\\');
+    let path = id.trim_start_matches('/');
+    if path.contains(special) || path.split('/').any(|part| matches!(part, "." | "..")) {
+        return Err(Error::invalid("uri", format!("`{}` is no plain path", id.escape_debug())));
+    }
+    let mut url = base.clone();
+    url.path_segments_mut()
+        .map_err(|()| Error::Internal(format!("{base} holds no paths")))?
+        .pop_if_empty()
+        .extend(path.split('/'));
+    Ok(url)
+}
+
 fn state(object: &Value) -> Option<&str> {
     object["properties"]["provisioningState"].as_str()
 }
@@ -262,6 +306,19 @@ pub(super) fn holds(found: &Value, wanted: &Value) -> bool {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn an_id_leads_where_it_says() {
+        let base = Url::parse("https://azure.example/v1/").unwrap();
+        let at = |id: &str| address(&base, id).map(String::from);
+        let plain = "/subscriptions/s/resourceGroups/a.b(c)_d/providers/x/y/z";
+        assert_eq!(at(plain).unwrap(), format!("https://azure.example/v1{plain}"));
+        assert_eq!(at("/a/gr\u{f6}\u{df}e x").unwrap(), "https://azure.example/v1/a/gr%C3%B6%C3%9Fe%20x");
+        assert_eq!(at("https://b.example/c").unwrap(), "https://azure.example/v1/https://b.example/c");
+        for bad in ["/a/../b", "/a/./b", "/a/%2e%2e/b", "/a\\..\\b", "/a?b", "/a#b", "/a/.\t./b", ".."] {
+            assert!(at(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn an_object_may_say_more_than_is_wanted() {

@@ -6,18 +6,21 @@ use async_trait::async_trait;
 use ipnet::IpNet;
 use serde_json::Value;
 
+use super::cluster::{self, is_cluster};
 use super::describe::{self, Kind};
 use super::machine::{self, Machine};
 use super::names::Group;
-use super::network::{id, namespace_of, spaces};
+use super::network::{id, is_gateway_network, namespace_of, range_in, spaces};
+use super::public::Network;
 use super::rules::{self, Tags};
 use super::{Azure, lock, names};
 use crate::cloud::{
     Cloud, Held, Need, NewConnections, NewGateway, NewResource, OldConnections, needs, tell_idle_flags,
 };
+use crate::clouds::ways::{HasWays as _, loses};
 use crate::controller::ConnectRequest;
 use crate::error::Error;
-use crate::model::{Created, Deployment, Flags, Mapping, Rule};
+use crate::model::{Created, Deployment, Flags, ForeignNetwork, Mapping, Rule};
 use crate::plan::connect::Gateway;
 use crate::plan::rule;
 use crate::plan::target::{Map, Owner};
@@ -35,8 +38,7 @@ impl Azure {
         if targets.iter().all(|target| own.iter().any(|space| space.contains(target))) {
             return Ok(());
         }
-        let space =
-            rules::host(&machine.ip).and_then(|ip| own.iter().find(|space| space.contains(&ip)).copied());
+        let space = own.iter().find(|space| space.contains(&machine.address)).copied();
         let space =
             space.ok_or_else(|| self.arm.failed(&machine.vnet, "its spaces do not hold the resource"))?;
         let owner = Owner { cloud: self.name.clone(), namespace: namespace.into(), deployment: None, space };
@@ -44,7 +46,7 @@ impl Azure {
         for need in needs(rules, &owner, &map)? {
             match need {
                 Need::Peering(other) => self.peer_with(&machine.group, &vnet, &other).await?,
-                Need::Public => self.open_public(&machine.group, namespace, &vnet).await?,
+                Need::Public => self.open_public(&machine.group, namespace, &vnet, &machine.subnet).await?,
                 Need::Vpn(other) => {
                     self.controller.connect(ConnectRequest::between(&owner, &other)).await?;
                 }
@@ -53,14 +55,25 @@ impl Azure {
         Ok(())
     }
 
-    /// The rules of a group, as Azure has them.
-    async fn group_rules(&self, nsg: &str) -> Result<Vec<Value>, Error> {
+    /// Finds a resource of a namespace by its URI.
+    async fn resource(&self, namespace: &str, uri: &str) -> Result<Machine, Error> {
+        if is_cluster(uri) { self.cluster(namespace, uri).await } else { self.machine(namespace, uri).await }
+    }
+
+    /// A packet filter, and its rules as Azure has them.
+    async fn filter(&self, nsg: &str) -> Result<(Value, Vec<Value>), Error> {
         let found = self.arm.settled(nsg).await?;
         let mut found = found.ok_or_else(|| self.arm.failed(nsg, "it is gone"))?;
         match found.pointer_mut("/properties/securityRules").map(Value::take) {
-            Some(Value::Array(rules)) => Ok(rules),
-            _ => Ok(Vec::new()),
+            Some(Value::Array(rules)) => Ok((found, rules)),
+            _ => Ok((found, Vec::new())),
         }
+    }
+
+    /// The permissions of a resource, as Azure has them.
+    async fn permissions(&self, machine: &Machine) -> Result<Vec<(Rule, Tags)>, Error> {
+        let (filter, all) = self.filter(&machine.nsg).await?;
+        Ok(all.iter().filter(|found| machine.owns(&filter, found)).filter_map(rules::read).collect())
     }
 
     /// Where the tags of a rule are kept that are too long for Azure.
@@ -75,6 +88,59 @@ impl Azure {
         let key = Self::tag_key(nsg, &rule.name);
         self.controller.set_value(namespace, &self.name, &key, &rule.tags.join(" ")).await
     }
+
+    /// Makes what rules need and writes them; whether one that was there lost targets.
+    async fn write_rules(&self, namespace: &str, machine: &Machine, rules: Vec<Rule>) -> Result<bool, Error> {
+        self.provide(namespace, machine, &rules).await?;
+        let _turn = self.turns.turn(&machine.nsg).await;
+        let (filter, mut existing) = self.filter(&machine.nsg).await?;
+        for rule in &rules {
+            let name = rules::name(&rule.name);
+            let same = existing.iter().find(|found| found["name"].as_str() == Some(&*name));
+            if same.is_some_and(|found| !machine.owns(&filter, found)) {
+                let message = format!(
+                    "another resource behind the packet filter {} has a rule `{}`: use another name",
+                    names::last(&machine.nsg),
+                    rule.name
+                );
+                return Err(Error::invalid("name", message));
+            }
+        }
+        let mut lost = false;
+        for rule in rules {
+            let name = rules::name(&rule.name);
+            let id = format!("{}/securityRules/{name}", machine.nsg);
+            let same = existing.iter().position(|found| found["name"].as_str() == Some(&*name));
+            let priority = rules::priority(&existing, &rule)
+                .ok_or_else(|| self.arm.failed(&machine.nsg, "all priorities of this direction are taken"))?;
+            let body = rules::compile(&rule, machine.address, priority)?;
+            self.keep_tags(namespace, &machine.nsg, &rule).await?;
+            if let Some(at) = same {
+                if rules::is_as(&existing[at], &body) {
+                    continue;
+                }
+                lost |= rules::read(&existing[at]).is_some_and(|(old, _)| loses(&old, &rule));
+                existing.remove(at);
+            }
+            existing.push(self.arm.put(&id, &body).await?);
+        }
+        Ok(lost)
+    }
+
+    /// Removes a permission, and its tags where they are kept elsewhere.
+    pub(super) async fn remove_permission(
+        &self,
+        namespace: &str,
+        nsg: &str,
+        rule: &str,
+        kept: bool,
+    ) -> Result<(), Error> {
+        self.arm.delete(&format!("{nsg}/securityRules/{}", rules::name(rule))).await?;
+        if kept {
+            self.controller.delete_value(namespace, &self.name, &Self::tag_key(nsg, rule)).await?;
+        }
+        Ok(())
+    }
 }
 
 #[async_trait]
@@ -82,8 +148,13 @@ impl Cloud for Azure {
     async fn used_spaces(&self, deployments: &[Deployment]) -> Result<Vec<Mapping>, Error> {
         let mut mappings = Vec::new();
         for deployment in deployments {
-            let vnets = self.vnets(&self.group(deployment)?, &deployment.namespace).await?;
-            let spaces: Vec<IpNet> = vnets.iter().flat_map(spaces).collect();
+            let group = self.group(deployment)?;
+            let all = self.all_vnets(&group, &deployment.namespace).await?;
+            let (hubs, vnets): (Vec<Value>, Vec<Value>) = all.into_iter().partition(is_gateway_network);
+            let mut spaces: Vec<IpNet> = vnets.iter().chain(&hubs).flat_map(spaces).collect();
+            // Services have addresses that are in no network, and nobody else may have them.
+            let clusters = self.clusters(&group, &deployment.namespace, &vnets).await?;
+            spaces.extend(clusters.iter().filter_map(cluster::services));
             if !spaces.is_empty() {
                 mappings.push(Mapping {
                     spaces,
@@ -131,9 +202,9 @@ impl Cloud for Azure {
             Kind::Machine => {
                 self.make_machine(&group, &new.deployment.namespace, &new.name, &described).await
             }
-            Kind::Cluster => Err(Error::Unsupported(
-                "Kubernetes clusters of Azure cannot be made yet; make virtual machines".into(),
-            )),
+            Kind::Cluster => {
+                self.make_cluster(&group, &new.deployment.namespace, &new.name, &described).await
+            }
         }
     }
 
@@ -154,9 +225,9 @@ impl Cloud for Azure {
     }
 
     async fn permit_list(&self, namespace: &str, uri: &str) -> Result<Vec<Rule>, Error> {
-        let machine = self.machine(namespace, uri).await?;
+        let machine = self.resource(namespace, uri).await?;
         let mut found = Vec::new();
-        for (mut rule, tags) in self.group_rules(&machine.nsg).await?.iter().filter_map(rules::read) {
+        for (mut rule, tags) in self.permissions(&machine).await? {
             if tags == Tags::Kept {
                 let key = Self::tag_key(&machine.nsg, &rule.name);
                 let kept = self.controller.get_value(namespace, &self.name, &key).await?;
@@ -170,50 +241,25 @@ impl Cloud for Azure {
 
     async fn add_rules(&self, namespace: &str, uri: &str, rules: Vec<Rule>) -> Result<(), Error> {
         rules::check(&rules)?;
-        let machine = self.machine(namespace, uri).await?;
-        self.provide(namespace, &machine, &rules).await?;
-        let local = rules::host(&machine.ip)
-            .ok_or_else(|| self.arm.failed(uri, &format!("`{}` is not an address", machine.ip)))?;
-        let _turn = self.turns.turn(&machine.nsg).await;
-        let mut existing = self.group_rules(&machine.nsg).await?;
-        for rule in rules {
-            let name = rules::name(&rule.name);
-            let id = format!("{}/securityRules/{name}", machine.nsg);
-            let same = existing.iter().position(|found| found["name"].as_str() == Some(&*name));
-            let priority = rules::priority(&existing, &rule)
-                .ok_or_else(|| self.arm.failed(&machine.nsg, "all priorities of this direction are taken"))?;
-            let body = rules::compile(&rule, local, priority)?;
-            self.keep_tags(namespace, &machine.nsg, &rule).await?;
-            if let Some(at) = same {
-                if rules::is_as(&existing[at], &body) {
-                    continue;
-                }
-                existing.remove(at);
-            }
-            existing.push(self.arm.put(&id, &body).await?);
-        }
-        Ok(())
+        let machine = self.resource(namespace, uri).await?;
+        let written = {
+            let _adding = self.ways.adding().await;
+            self.write_rules(namespace, &machine, rules).await
+        };
+        self.after_adding(Network::new(&machine.group, namespace, &machine.vnet), written).await
     }
 
     async fn delete_rules(&self, namespace: &str, uri: &str, gone: Vec<String>) -> Result<(), Error> {
-        let machine = self.machine(namespace, uri).await?;
+        let machine = self.resource(namespace, uri).await?;
         {
             let _turn = self.turns.turn(&machine.nsg).await;
-            let existing = self.group_rules(&machine.nsg).await?;
-            for (rule, tags) in existing.iter().filter_map(rules::read) {
-                if !gone.contains(&rule.name) {
-                    continue;
-                }
-                self.arm
-                    .delete(&format!("{}/securityRules/{}", machine.nsg, rules::name(&rule.name)))
-                    .await?;
-                if tags == Tags::Kept {
-                    let key = Self::tag_key(&machine.nsg, &rule.name);
-                    self.controller.delete_value(namespace, &self.name, &key).await?;
+            for (rule, tags) in self.permissions(&machine).await? {
+                if gone.contains(&rule.name) {
+                    self.remove_permission(namespace, &machine.nsg, &rule.name, tags == Tags::Kept).await?;
                 }
             }
         }
-        self.prune(&machine.vnet).await
+        self.take_ways(Some(Network::new(&machine.group, namespace, &machine.vnet))).await
     }
 
     async fn create_gateway(&self, new: NewGateway) -> Result<Gateway, Error> {
@@ -248,7 +294,7 @@ impl Cloud for Azure {
     }
 
     async fn set_flags(&self, flags: Flags) -> Result<(), Error> {
-        tell_idle_flags(&self.name, flags, &["attachResourceEnabled"]);
+        tell_idle_flags(&self.name, flags, &["attachResourceEnabled", "kubernetesClustersEnabled"]);
         *lock(&self.flags) = flags;
         Ok(())
     }
@@ -269,13 +315,30 @@ impl Cloud for Azure {
                     network: machine::network(&nic).map(names::last).unwrap_or_default().into(),
                 });
             }
+            let vnets = self.vnets(&group, &place.namespace).await?;
+            for found in self.clusters(&group, &place.namespace, &vnets).await? {
+                let (Some(of), Some(subnet)) = (namespace_of(&found), cluster::subnet_of(&found)) else {
+                    continue;
+                };
+                held.push(Held {
+                    namespace: of.into(),
+                    name: called(&found).into(),
+                    uri: id(&found).into(),
+                    ip: range_in(&vnets, subnet).map(|range| range.to_string()).unwrap_or_default(),
+                    network: names::last(names::parent(subnet)).into(),
+                });
+            }
         }
         held.sort_by(|a, b| a.uri.cmp(&b.uri));
         Ok(held)
     }
 
     async fn delete_resource(&self, namespace: &str, uri: &str) -> Result<(), Error> {
-        self.remove_machine(namespace, uri).await
+        if is_cluster(uri) {
+            self.remove_cluster(namespace, uri).await
+        } else {
+            self.remove_machine(namespace, uri).await
+        }
     }
 
     async fn delete_connections(&self, old: OldConnections) -> Result<(), Error> {
@@ -288,8 +351,20 @@ impl Cloud for Azure {
         for place in self.places(namespace) {
             let group = self.group(&place)?;
             found.extend(self.differences(&group, &place.namespace, repair).await?);
+            if repair {
+                let vnets = self.vnets(&group, &place.namespace).await?;
+                self.ways.owe(vnets.iter().map(|vnet| Network::new(&group, &place.namespace, id(vnet))));
+            }
+        }
+        // A question changes nothing.
+        if repair {
+            self.take_ways(None).await?;
         }
         Ok(found)
+    }
+
+    async fn foreign_networks(&self, deployments: &[Deployment]) -> Result<Vec<ForeignNetwork>, Error> {
+        self.others(deployments).await
     }
 }
 

@@ -57,7 +57,19 @@ pub(super) fn read(text: &str) -> Result<Described, Error> {
             }
         }
         Kind::Cluster => {
+            let misshapen = |field: &str| {
+                let message = "is not what Azure's own API takes there";
+                Err(Error::invalid(format!("description.properties.{field}"), message))
+            };
             let pools = properties["agentPoolProfiles"].as_array().cloned().unwrap_or_default();
+            if pools.is_empty() || !pools.iter().all(Value::is_object) {
+                return misshapen("agentPoolProfiles");
+            }
+            for field in ["networkProfile", "apiServerAccessProfile"] {
+                if properties.get(field).is_some_and(|part| !part.is_object()) {
+                    return misshapen(field);
+                }
+            }
             for (index, pool) in pools.iter().enumerate() {
                 for field in ["vnetSubnetID", "podSubnetID"] {
                     if pool.get(field).is_some() {
@@ -76,6 +88,26 @@ pub(super) fn read(text: &str) -> Result<Described, Error> {
                 return Err(Error::invalid(
                     "description.properties.networkProfile.networkPlugin",
                     "must be azure: pods need addresses of the network",
+                ));
+            }
+            if profile.get("networkPluginMode").is_some() {
+                return Err(Error::invalid(
+                    "description.properties.networkProfile.networkPluginMode",
+                    "pods need addresses of the network; leave it out",
+                ));
+            }
+            let families = profile.get("ipFamilies").and_then(Value::as_array);
+            if families.into_iter().flatten().any(|family| family != "IPv4") {
+                return Err(Error::invalid(
+                    "description.properties.networkProfile.ipFamilies",
+                    "networks have IPv4 addresses; leave it out",
+                ));
+            }
+            let private = properties.pointer("/apiServerAccessProfile/enablePrivateCluster");
+            if private.is_some_and(|private| private != true) {
+                return Err(Error::invalid(
+                    "description.properties.apiServerAccessProfile.enablePrivateCluster",
+                    "must be true: the API server has an address of the network",
                 ));
             }
         }
@@ -111,12 +143,36 @@ mod tests {
                 "description.properties.agentPoolProfiles[1].vnetSubnetID",
             ),
             (
-                r#"{"location":"a","properties":{"agentPoolProfiles":[],"networkProfile":{"serviceCidr":"10.0.0.0/16"}}}"#,
+                r#"{"location":"a","properties":{"agentPoolProfiles":[{}],"networkProfile":{"serviceCidr":"10.0.0.0/16"}}}"#,
                 "description.properties.networkProfile.serviceCidr",
             ),
             (
-                r#"{"location":"a","properties":{"agentPoolProfiles":[],"networkProfile":{"networkPlugin":"kubenet"}}}"#,
+                r#"{"location":"a","properties":{"agentPoolProfiles":[{}],"networkProfile":{"networkPlugin":"kubenet"}}}"#,
                 "description.properties.networkProfile.networkPlugin",
+            ),
+            (
+                r#"{"location":"a","properties":{"agentPoolProfiles":[{}],"networkProfile":{"networkPluginMode":"overlay"}}}"#,
+                "description.properties.networkProfile.networkPluginMode",
+            ),
+            (
+                r#"{"location":"a","properties":{"agentPoolProfiles":[{}],"networkProfile":{"ipFamilies":["IPv4","IPv6"]}}}"#,
+                "description.properties.networkProfile.ipFamilies",
+            ),
+            (
+                r#"{"location":"a","properties":{"agentPoolProfiles":[{}],"apiServerAccessProfile":{"enablePrivateCluster":false}}}"#,
+                "description.properties.apiServerAccessProfile.enablePrivateCluster",
+            ),
+            (
+                r#"{"location":"a","properties":{"agentPoolProfiles":["x"]}}"#,
+                "description.properties.agentPoolProfiles",
+            ),
+            (
+                r#"{"location":"a","properties":{"agentPoolProfiles":[]}}"#,
+                "description.properties.agentPoolProfiles",
+            ),
+            (
+                r#"{"location":"a","properties":{"agentPoolProfiles":[{}],"networkProfile":7}}"#,
+                "description.properties.networkProfile",
             ),
         ] {
             let Err(Error::Invalid(mistakes)) = read(bad) else { panic!("{bad}") };

@@ -1,11 +1,15 @@
 //! Virtual machines, each with one network interface and a packet filter of its own.
 
+use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
 use super::describe::Described;
+use super::detach::is_shared;
 use super::names::{self, Group, NAMESPACE_TAG, SUBNET};
 use super::network::{id, namespace_of};
+use super::public::Network;
 use super::{Azure, rules};
+use crate::clouds::ways::HasWays as _;
 use crate::error::Error;
 use crate::model::Created;
 
@@ -14,12 +18,23 @@ use crate::model::Created;
 pub(super) struct Machine {
     /// Its resource group.
     pub(super) group: Group,
-    /// Its address.
-    pub(super) ip: String,
+    /// Its address; a cluster's range.
+    pub(super) address: IpNet,
     /// Its packet filter's id.
     pub(super) nsg: String,
     /// Its network's id.
     pub(super) vnet: String,
+    /// The name of the subnet that is opened to the public for it.
+    pub(super) subnet: String,
+    /// The network interface or subnet that is behind its packet filter.
+    pub(super) behind: String,
+}
+
+impl Machine {
+    /// Whether a permission in its packet filter is its own. All are, unless others are behind the filter, too.
+    pub(super) fn owns(&self, filter: &Value, found: &Value) -> bool {
+        !is_shared(filter, &self.behind) || rules::near(found) == Some(self.address)
+    }
 }
 
 /// The machine as Azure wants it: as described, at this network interface.
@@ -54,10 +69,19 @@ pub(super) fn address(nic: &Value) -> Option<&str> {
     nic.pointer("/properties/ipConfigurations/0/properties/privateIPAddress")?.as_str()
 }
 
+/// The subnet that a network interface is in.
+pub(super) fn subnet_of_nic(nic: &Value) -> Option<&str> {
+    nic.pointer("/properties/ipConfigurations/0/properties/subnet/id")?.as_str()
+}
+
 /// The network that a network interface is in.
 pub(super) fn network(nic: &Value) -> Option<&str> {
-    let subnet = nic.pointer("/properties/ipConfigurations/0/properties/subnet/id")?.as_str()?;
-    Some(names::parent(subnet))
+    subnet_of_nic(nic).map(names::parent)
+}
+
+/// The packet filter that a network interface or a subnet is behind.
+pub(super) fn filter_of(object: &Value) -> Option<&str> {
+    object["properties"]["networkSecurityGroup"]["id"].as_str()
 }
 
 impl Azure {
@@ -104,7 +128,7 @@ impl Azure {
         Ok(Created { name: name.into(), uri: machine, ip: ip.into() })
     }
 
-    /// Finds a resource of a namespace by its URI.
+    /// Finds a machine of a namespace by its URI.
     pub(super) async fn machine(&self, namespace: &str, uri: &str) -> Result<Machine, Error> {
         let group = Self::group_of(namespace, uri)?;
         let unknown = || Error::Resource { namespace: namespace.into(), resource: uri.into() };
@@ -129,10 +153,14 @@ impl Azure {
                 .map(str::to_owned)
                 .ok_or_else(|| self.arm.failed(uri, &format!("its network interface has no {what}")))
         };
+        let ip = part(address(&nic), "address")?;
         Ok(Machine {
-            ip: part(address(&nic), "address")?,
-            nsg: part(nic["properties"]["networkSecurityGroup"]["id"].as_str(), "packet filter")?,
+            address: rules::host(&ip)
+                .ok_or_else(|| self.arm.failed(uri, &format!("`{ip}` is not an address")))?,
+            subnet: part(subnet_of_nic(&nic).map(names::last), "subnet")?,
+            nsg: part(filter_of(&nic), "packet filter")?,
             vnet: part(network(&nic), "network")?,
+            behind: id(&nic).to_owned(),
             group,
         })
     }
@@ -149,14 +177,29 @@ impl Azure {
         Ok(self.arm.get(nic).await?.map(|nic| (machine, nic)))
     }
 
-    /// Removes a machine and what was made for it alone; the network with the last one.
+    /// Removes a machine and what was made for it alone; the network with the last one. One that others made stays,
+    /// and what was put into its packet filter goes.
     pub(super) async fn remove_machine(&self, namespace: &str, uri: &str) -> Result<(), Error> {
         let group = Self::group_of(namespace, uri)?;
-        let nic_name = names::nic(uri);
-        let nic_id = group.network(&format!("networkInterfaces/{nic_name}"));
-        let nsg_id = group.network(&format!("networkSecurityGroups/{}", names::nsg(&nic_name)));
-        let nic = self.arm.settled(&nic_id).await?;
-        let nsg = self.arm.settled(&nsg_id).await?;
+        let mut nic_id = group.network(&format!("networkInterfaces/{}", names::nic(uri)));
+        let mut nsg_id = group.network(&format!("networkSecurityGroups/{}", names::nsg(&names::nic(uri))));
+        let mut nic = self.arm.settled(&nic_id).await?;
+        let mut nsg = self.arm.settled(&nsg_id).await?;
+        if nic.is_none()
+            && nsg.is_none()
+            && let Some((_, theirs)) = self.foreign_machine(uri).await?
+        {
+            if namespace_of(&theirs).is_none() {
+                return self.part_with_machine(&group, namespace, uri, &theirs).await;
+            }
+            // The original gives interfaces names by chance.
+            id(&theirs).clone_into(&mut nic_id);
+            if let Some(filter) = filter_of(&theirs) {
+                filter.clone_into(&mut nsg_id);
+                nsg = self.arm.settled(&nsg_id).await?;
+            }
+            nic = Some(theirs);
+        }
         let foreign = |object: &Option<Value>| {
             object.as_ref().is_some_and(|object| namespace_of(object) != Some(namespace))
         };
@@ -169,10 +212,16 @@ impl Azure {
             self.arm.delete(&nic_id).await?;
             self.arm.delete(&nsg_id).await?;
         }
-        if let Some(vnet) = nic.as_ref().and_then(network) {
-            self.prune(vnet).await?;
-        }
         self.tidy(&group, namespace).await?;
+        match nic.as_ref().and_then(network) {
+            Some(vnet) => self.take_ways(Some(Network::new(&group, namespace, vnet))).await?,
+            // Cut off before: which network it was is not known any more.
+            None => {
+                for vnet in self.vnets(&group, namespace).await? {
+                    self.take_ways(Some(Network::new(&group, namespace, id(&vnet)))).await?;
+                }
+            }
+        }
         if nsg.is_some() {
             Ok(())
         } else {
@@ -200,6 +249,21 @@ pub(super) fn nic_body(location: &str, namespace: &str, subnet: &str, nsg: &str)
 mod tests {
     use super::super::describe;
     use super::*;
+
+    #[test]
+    fn behind_a_filter_of_several_each_has_its_own_permissions() {
+        let group = Group::parse("deployment", "/subscriptions/s/resourceGroups/g").unwrap();
+        let text = String::new;
+        let address = "10.0.0.4/32".parse().unwrap();
+        let machine =
+            Machine { group, address, nsg: text(), vnet: text(), subnet: text(), behind: "/a".into() };
+        let rule =
+            |at: &str| json!({ "properties": { "direction": "Inbound", "destinationAddressPrefix": at } });
+        let alone = json!({ "properties": { "networkInterfaces": [{ "id": "/A" }] } });
+        let shared = json!({ "properties": { "networkInterfaces": [{ "id": "/A" }, { "id": "/b" }] } });
+        let owned = |filter: &Value| ["10.0.0.4", "10.0.0.5", "*"].map(|at| machine.owns(filter, &rule(at)));
+        assert_eq!((owned(&alone), owned(&shared)), ([true, true, true], [true, false, false]));
+    }
 
     #[test]
     fn a_disk_of_the_machine_goes_with_it() {

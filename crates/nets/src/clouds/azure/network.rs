@@ -1,25 +1,16 @@
 //! Virtual networks: one for each namespace and location, peered with each other and with the gateway's.
 
-use ipnet::IpNet;
+use std::collections::BTreeSet;
+
+use ipnet::{IpNet, Ipv4Net};
 use serde_json::{Value, json};
 
+use super::Azure;
 use super::arm::holds;
+use super::machine::subnet_of_nic;
 use super::names::{self, GATEWAY_SUBNET, Group, NAMESPACE_TAG, Names, SUBNET};
-use super::{Azure, rules};
+use super::peering::{Passage, halves, remote};
 use crate::error::Error;
-use crate::plan::target::Owner;
-
-/// The space of every gateway's network: it is never routed to, so all may have the same.
-const GATEWAY_SPACE: &str = "192.168.255.0/27";
-
-/// How two networks are peered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Passage {
-    /// Their machines reach each other.
-    Plain,
-    /// The first has the VPN gateway, and the second uses it.
-    Gateway,
-}
 
 /// The namespace an object belongs to.
 pub(super) fn namespace_of(object: &Value) -> Option<&str> {
@@ -36,31 +27,103 @@ pub(super) fn spaces(vnet: &Value) -> Vec<IpNet> {
     prefixes(&vnet["properties"]["addressSpace"])
 }
 
-fn prefixes(space: &Value) -> Vec<IpNet> {
+pub(super) fn prefixes(space: &Value) -> Vec<IpNet> {
     let prefixes = space["addressPrefixes"].as_array().into_iter().flatten();
     prefixes.filter_map(|prefix| prefix.as_str()?.parse().ok()).collect()
 }
 
-fn is_gateway_network(vnet: &Value) -> bool {
+/// Whether this is the network that a namespace has at its place, and none that was taken in.
+pub(super) fn is_ours(vnet: &Value, namespace: &str) -> bool {
+    let location = names::location(vnet["location"].as_str().unwrap_or_default());
+    vnet["name"].as_str() == Some(&*Names(namespace).vnet(&location))
+}
+
+pub(super) fn subnets(vnet: &Value) -> &[Value] {
+    vnet["properties"]["subnets"].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// Whether any subnet of a network is not that of machines.
+pub(super) fn has_clusters(vnet: &Value) -> bool {
+    subnets(vnet).iter().any(|subnet| subnet["name"].as_str() != Some(SUBNET))
+}
+
+/// The range of a subnet.
+pub(super) fn range(subnet: &Value) -> Option<IpNet> {
+    let first = subnet["properties"]["addressPrefixes"].get(0);
+    subnet["properties"]["addressPrefix"].as_str().or_else(|| first?.as_str())?.parse().ok()
+}
+
+/// The range of one of the subnets of these networks.
+pub(super) fn range_in(vnets: &[Value], subnet: &str) -> Option<IpNet> {
+    vnets.iter().flat_map(subnets).find(|found| id(found).eq_ignore_ascii_case(subnet)).and_then(range)
+}
+
+/// A network as it is, without what only Azure writes. Its peerings stay as they are when nothing is said of them.
+fn vnet_body(vnet: &Value) -> Value {
+    let mut properties = vnet["properties"].clone();
+    if let Some(properties) = properties.as_object_mut() {
+        for written in ["provisioningState", "resourceGuid", "virtualNetworkPeerings", "flowLogs"] {
+            properties.remove(written);
+        }
+    }
+    let named = subnets(vnet).iter().map(|subnet| {
+        let mut body = subnet_body(subnet);
+        body["name"] = subnet["name"].clone();
+        body
+    });
+    properties["subnets"] = named.collect();
+    json!({ "location": vnet["location"], "tags": vnet["tags"], "properties": properties })
+}
+
+pub(super) fn is_gateway_network(vnet: &Value) -> bool {
     namespace_of(vnet).is_some_and(|namespace| {
         vnet["name"].as_str().is_some_and(|name| name == Names(namespace).gateway_vnet())
     })
 }
 
-/// A subnet as it is, without what only Azure writes.
-fn subnet_body(subnet: &Value) -> Value {
+/// A subnet as it is, without what only Azure writes. What is not said is taken away, so all of it is said.
+pub(super) fn subnet_body(subnet: &Value) -> Value {
+    let told = &subnet["properties"];
     let mut properties = json!({});
-    for field in ["addressPrefix", "addressPrefixes"] {
-        if !subnet["properties"][field].is_null() {
-            properties[field] = subnet["properties"][field].clone();
+    for field in [
+        "addressPrefix",
+        "addressPrefixes",
+        "defaultOutboundAccess",
+        "privateEndpointNetworkPolicies",
+        "privateLinkServiceNetworkPolicies",
+    ] {
+        if !told[field].is_null() {
+            properties[field] = told[field].clone();
         }
     }
     for field in ["networkSecurityGroup", "natGateway", "routeTable"] {
-        if let Some(id) = subnet["properties"][field]["id"].as_str() {
+        if let Some(id) = told[field]["id"].as_str() {
             properties[field] = json!({ "id": id });
         }
     }
+    for (field, parts) in [
+        ("serviceEndpoints", &["service", "locations"][..]),
+        ("serviceEndpointPolicies", &["id"]),
+        ("ipAllocations", &["id"]),
+        ("delegations", &["id", "name", "properties/serviceName"]),
+        ("applicationGatewayIPConfigurations", &["id", "name", "properties/subnet/id"]),
+    ] {
+        if let Some(items) = told[field].as_array().filter(|items| !items.is_empty()) {
+            properties[field] = items.iter().map(|item| only(item, parts)).collect();
+        }
+    }
     json!({ "properties": properties })
+}
+
+/// These parts of an object, and nothing else.
+fn only(item: &Value, parts: &[&str]) -> Value {
+    let mut kept = json!({});
+    for part in parts {
+        if let Some(value) = item.pointer(&format!("/{part}")) {
+            part.split('/').fold(&mut kept, |at, name| &mut at[name]).clone_from(value);
+        }
+    }
+    kept
 }
 
 impl Azure {
@@ -71,8 +134,15 @@ impl Azure {
 
     /// The networks of a namespace, without the gateway's.
     pub(super) async fn vnets(&self, group: &Group, namespace: &str) -> Result<Vec<Value>, Error> {
+        let mut vnets = self.all_vnets(group, namespace).await?;
+        vnets.retain(|vnet| !is_gateway_network(vnet));
+        Ok(vnets)
+    }
+
+    /// The networks of a namespace, and the gateway's.
+    pub(super) async fn all_vnets(&self, group: &Group, namespace: &str) -> Result<Vec<Value>, Error> {
         let mut vnets = self.arm.list(&group.network("virtualNetworks")).await?;
-        vnets.retain(|vnet| namespace_of(vnet) == Some(namespace) && !is_gateway_network(vnet));
+        vnets.retain(|vnet| namespace_of(vnet) == Some(namespace));
         Ok(vnets)
     }
 
@@ -90,10 +160,7 @@ impl Azure {
                 _ => Err(Error::Foreign { namespace: namespace.into(), resource: id }),
             };
         }
-        let found = self.controller.find_spaces(&[0]).await?;
-        let space = found.into_iter().find(|space| space.addr().is_ipv4());
-        let space =
-            space.ok_or_else(|| Error::Unsupported("Azure's networks need an IPv4 address space".into()))?;
+        let space = self.space().await?;
         let body = json!({
             "location": location,
             "tags": { NAMESPACE_TAG: namespace },
@@ -105,18 +172,87 @@ impl Azure {
         self.arm.put(&id, &body).await
     }
 
-    /// The network of the VPN gateway.
+    /// A space that nobody has.
+    pub(super) async fn space(&self) -> Result<Ipv4Net, Error> {
+        let found = self.controller.find_spaces(&[0]).await?;
+        let space = found.into_iter().find_map(|space| match space {
+            IpNet::V4(space) => Some(space),
+            IpNet::V6(_) => None,
+        });
+        space.ok_or_else(|| Error::Unsupported("Azure's networks need an IPv4 address space".into()))
+    }
+
+    /// A subnet behind a packet filter, with a space of its own that the network gets for it.
+    pub(super) async fn subnet_for(&self, vnet: &Value, name: &str, nsg: &str) -> Result<Value, Error> {
+        let own = format!("{}/subnets/{name}", id(vnet));
+        if let Some(found) = self.arm.settled(&own).await? {
+            return self.put_subnet_behind(found, nsg).await;
+        }
+        let space = self.space().await?;
+        let mut body = vnet_body(vnet);
+        // One call for both: whoever is cut off has both or neither.
+        push(&mut body["properties"]["addressSpace"]["addressPrefixes"], json!(space));
+        let subnet = json!({
+            "name": name, "properties": { "addressPrefix": space, "networkSecurityGroup": { "id": nsg } },
+        });
+        push(&mut body["properties"]["subnets"], subnet);
+        self.arm.put(id(vnet), &body).await?;
+        let made = self.arm.settled(&own).await?;
+        made.ok_or_else(|| self.arm.failed(&own, "it was made, and is not there"))
+    }
+
+    /// A subnet that is behind this packet filter, and put there if it is not.
+    pub(super) async fn put_subnet_behind(&self, subnet: Value, nsg: &str) -> Result<Value, Error> {
+        let mut body = subnet_body(&subnet);
+        body["properties"]["networkSecurityGroup"] = json!({ "id": nsg });
+        if holds(&subnet, &body) { Ok(subnet) } else { self.arm.put(id(&subnet), &body).await }
+    }
+
+    /// Takes a subnet away and its space from the network; both may be gone already.
+    pub(super) async fn remove_subnet(
+        &self,
+        group: &Group,
+        namespace: &str,
+        vnet: &str,
+        name: &str,
+    ) -> Result<(), Error> {
+        let _turn = self.shape(group, namespace).await;
+        let Some(mut found) = self.arm.settled(vnet).await? else { return Ok(()) };
+        let named =
+            |subnet: &Value| subnet["name"].as_str().is_some_and(|own| own.eq_ignore_ascii_case(name));
+        if let Some(subnet) = subnets(&found).iter().find(|subnet| named(subnet)) {
+            let gone = range(subnet);
+            let left: BTreeSet<IpNet> =
+                spaces(&found).into_iter().filter(|space| Some(*space) != gone).collect();
+            let mut body = vnet_body(&found);
+            body["properties"]["addressSpace"]["addressPrefixes"] = json!(left);
+            if let Some(subnets) = body["properties"]["subnets"].as_array_mut() {
+                subnets.retain(|subnet| !named(subnet));
+            }
+            self.arm.put(vnet, &body).await?;
+            found = self.arm.settled(vnet).await?.unwrap_or_default();
+        }
+        self.tell_peers(&found).await
+    }
+
+    /// The network of the VPN gateway. One that is there keeps its space, whatever the settings say now.
     pub(super) async fn gateway_vnet(&self, group: &Group, namespace: &str) -> Result<Value, Error> {
         let id = group.network(&format!("virtualNetworks/{}", Names(namespace).gateway_vnet()));
+        let space = self.config.gateway_space;
+        let made =
+            |vnet: &Value| vnet["properties"]["provisioningState"] != "Failed" && is_gateway_network(vnet);
+        if let Some(found) = self.arm.settled(&id).await?.filter(made) {
+            return Ok(found);
+        }
         let body = json!({
             "location": self.config.gateway_location,
             "tags": { NAMESPACE_TAG: namespace },
             "properties": {
-                "addressSpace": { "addressPrefixes": [GATEWAY_SPACE] },
-                "subnets": [{ "name": GATEWAY_SUBNET, "properties": { "addressPrefix": GATEWAY_SPACE } }],
+                "addressSpace": { "addressPrefixes": [space] },
+                "subnets": [{ "name": GATEWAY_SUBNET, "properties": { "addressPrefix": space } }],
             },
         });
-        self.arm.ensure(&id, &body).await
+        self.arm.put(&id, &body).await
     }
 
     /// Peers a network with the gateway's; through it if there is a gateway.
@@ -136,117 +272,6 @@ impl Azure {
             .is_some_and(|gateway| gateway["properties"]["provisioningState"] == "Succeeded");
         let passage = if ready { Passage::Gateway } else { Passage::Plain };
         self.peer(id(&hub), id(vnet), passage).await
-    }
-
-    /// Peers two networks, both ways.
-    pub(super) async fn peer(&self, first: &str, second: &str, passage: Passage) -> Result<(), Error> {
-        let gateway = passage == Passage::Gateway;
-        let mut halves = Vec::new();
-        for (own, other, serves) in [(first, second, true), (second, first, false)] {
-            let name = names::peering(names::last(own), names::last(other));
-            let id = format!("{own}/virtualNetworkPeerings/{name}");
-            let body = json!({
-                "properties": {
-                    "remoteVirtualNetwork": { "id": other },
-                    "allowVirtualNetworkAccess": true,
-                    "allowForwardedTraffic": gateway,
-                    "allowGatewayTransit": gateway && serves,
-                    "useRemoteGateways": gateway && !serves,
-                },
-            });
-            let mut found = self.arm.settled(&id).await?;
-            // A half whose other half was removed never comes back by itself, and stands in the way of a new one.
-            if found.as_ref().is_some_and(|half| half["properties"]["peeringState"] == "Disconnected") {
-                self.arm.delete(&id).await?;
-                found = None;
-            }
-            halves.push((id, body, found));
-        }
-        for (id, body, found) in halves {
-            if !found.is_some_and(|half| holds(&half, &body)) {
-                self.arm.put(&id, &body).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes a peering away, both ways.
-    pub(super) async fn unpeer(&self, first: &str, second: &str) -> Result<(), Error> {
-        // The far half first: the near one, which callers look at, leads to it after a crash.
-        for (own, other) in [(second, first), (first, second)] {
-            let name = names::peering(names::last(own), names::last(other));
-            self.arm.delete(&format!("{own}/virtualNetworkPeerings/{name}")).await?;
-        }
-        Ok(())
-    }
-
-    /// Peers a network with one that somebody's targets are in.
-    pub(super) async fn peer_with(&self, group: &Group, vnet: &Value, other: &Owner) -> Result<(), Error> {
-        let there = match &other.deployment {
-            Some(deployment) => Group::parse("deployment", deployment)?,
-            None => group.clone(),
-        };
-        let vnets = self.vnets(&there, &other.namespace).await?;
-        let Some(peer) = vnets.iter().find(|vnet| spaces(vnet).contains(&other.space)) else {
-            return Err(Error::Internal(format!("{} is reported as ours and is not", other.space)));
-        };
-        let _turn = self.turns.turn("peerings").await;
-        self.peer(id(vnet), id(peer), Passage::Plain).await
-    }
-
-    /// Takes away peerings of a network that no rule needs any more.
-    pub(super) async fn prune(&self, vnet_id: &str) -> Result<(), Error> {
-        let _turn = self.turns.turn("peerings").await;
-        let Some(vnet) = self.arm.get(vnet_id).await? else { return Ok(()) };
-        let own = spaces(&vnet);
-        for half in vnet["properties"]["virtualNetworkPeerings"].as_array().into_iter().flatten() {
-            let Some(other) = half["properties"]["remoteVirtualNetwork"]["id"].as_str() else { continue };
-            let ours = names::peering(names::last(vnet_id), names::last(other));
-            let hub = namespace_of(&vnet).map(|namespace| Names(namespace).gateway_vnet());
-            if half["name"].as_str() != Some(&*ours) || hub.as_deref() == Some(names::last(other)) {
-                continue;
-            }
-            let far = prefixes(&half["properties"]["remoteAddressSpace"]);
-            let mut groups: Vec<Group> = [vnet_id, other].iter().filter_map(|id| Group::of(id)).collect();
-            groups.dedup();
-            let mut filters = Vec::new();
-            for group in groups {
-                for nsg in self.arm.list(&group.network("networkSecurityGroups")).await? {
-                    filters
-                        .extend(nsg["properties"]["securityRules"].as_array().cloned().unwrap_or_default());
-                }
-            }
-            if !rules::joins(&filters, &own, &far) {
-                self.unpeer(vnet_id, other).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives the machines of a network a way to public addresses.
-    pub(super) async fn open_public(
-        &self,
-        group: &Group,
-        namespace: &str,
-        vnet: &Value,
-    ) -> Result<(), Error> {
-        let names = Names(namespace);
-        let location = names::location(vnet["location"].as_str().unwrap_or_default());
-        let _turn = self.shape(group, namespace).await;
-        let ip = self.public_ip(group, namespace, &location, &names.nat_ip(&location)).await?;
-        let nat = group.network(&format!("natGateways/{}", names.nat(&location)));
-        let body = json!({
-            "location": location,
-            "tags": { NAMESPACE_TAG: namespace },
-            "sku": { "name": "Standard" },
-            "properties": { "publicIpAddresses": [{ "id": id(&ip) }] },
-        });
-        let nat = self.arm.ensure(&nat, &body).await?;
-        let subnet = format!("{}/subnets/{SUBNET}", id(vnet));
-        let Some(found) = self.arm.settled(&subnet).await? else { return Ok(()) };
-        let mut body = subnet_body(&found);
-        body["properties"]["natGateway"] = json!({ "id": id(&nat) });
-        if holds(&found, &body) { Ok(()) } else { self.arm.put(&subnet, &body).await.map(drop) }
     }
 
     /// A public address.
@@ -269,58 +294,32 @@ impl Azure {
     /// Removes networks of ours that nothing is in any more, and what was made for them alone.
     pub(super) async fn tidy(&self, group: &Group, namespace: &str) -> Result<(), Error> {
         let _turn = self.shape(group, namespace).await;
-        let names = Names(namespace);
         let nics = self.arm.list(&group.network("networkInterfaces")).await?;
         let mut left = 0;
         for vnet in self.vnets(group, namespace).await? {
-            let location = names::location(vnet["location"].as_str().unwrap_or_default());
-            let ours = vnet["name"].as_str() == Some(&*names.vnet(&location));
-            let subnets = vnet["properties"]["subnets"].as_array().cloned().unwrap_or_default();
-            let inhabited = subnets.iter().any(|subnet| {
+            let ours = is_ours(&vnet, namespace);
+            let inhabited = subnets(&vnet).iter().any(|subnet| {
                 subnet["name"].as_str() != Some(SUBNET)
-                    || nics.iter().any(|nic| {
-                        let of = nic.pointer("/properties/ipConfigurations/0/properties/subnet/id");
-                        of.and_then(Value::as_str).is_some_and(|of| of.eq_ignore_ascii_case(id(subnet)))
-                    })
+                    || nics.iter().filter_map(subnet_of_nic).any(|of| of.eq_ignore_ascii_case(id(subnet)))
             });
             if !ours || inhabited {
                 left += 1;
                 continue;
             }
-            for half in vnet["properties"]["virtualNetworkPeerings"].as_array().into_iter().flatten() {
-                if let Some(other) = half["properties"]["remoteVirtualNetwork"]["id"].as_str() {
-                    self.unpeer(id(&vnet), other).await?;
+            for half in halves(&vnet) {
+                match remote(half) {
+                    Some(other) if self.made_peering(id(&vnet), half).await? => {
+                        self.unpeer(id(&vnet), other).await?;
+                    }
+                    // The far half is of others, in a network of theirs.
+                    _ => self.arm.delete(id(half)).await?,
                 }
             }
-            self.close_public(group, namespace, &vnet, &location).await?;
+            self.close_public(group, namespace, &vnet).await?;
             // The network goes last: while it is there, it leads to all that belongs to it.
             self.arm.delete(id(&vnet)).await?;
         }
         if left == 0 { self.tidy_gateway(group, namespace).await } else { Ok(()) }
-    }
-
-    async fn close_public(
-        &self,
-        group: &Group,
-        namespace: &str,
-        vnet: &Value,
-        location: &str,
-    ) -> Result<(), Error> {
-        let names = Names(namespace);
-        let ip = group.network(&format!("publicIPAddresses/{}", names.nat_ip(location)));
-        if self.arm.get(&ip).await?.is_none() {
-            return Ok(());
-        }
-        for subnet in vnet["properties"]["subnets"].as_array().into_iter().flatten() {
-            let mut body = subnet_body(subnet);
-            let used =
-                body["properties"].as_object_mut().and_then(|properties| properties.remove("natGateway"));
-            if used.is_some() {
-                self.arm.put(id(subnet), &body).await?;
-            }
-        }
-        self.arm.delete(&group.network(&format!("natGateways/{}", names.nat(location)))).await?;
-        self.arm.delete(&ip).await
     }
 
     /// Removes the gateway's network if there is no gateway in it.
@@ -331,6 +330,13 @@ impl Azure {
             self.arm.delete(&group.network(&format!("virtualNetworks/{}", names.gateway_vnet()))).await?;
         }
         Ok(())
+    }
+}
+
+fn push(list: &mut Value, item: Value) {
+    match list {
+        Value::Array(list) => list.push(item),
+        other => *other = json!([item]),
     }
 }
 
@@ -351,6 +357,61 @@ mod tests {
             subnet_body(&found),
             json!({ "properties": { "addressPrefix": "10.0.0.0/16", "networkSecurityGroup": { "id": "/n" } } })
         );
+    }
+
+    #[test]
+    fn what_others_said_of_a_subnet_is_said_again() {
+        let said = json!({
+            "addressPrefix": "10.0.0.0/16", "privateEndpointNetworkPolicies": "Disabled",
+            "privateLinkServiceNetworkPolicies": "Enabled", "defaultOutboundAccess": false,
+            "routeTable": { "id": "/r" }, "natGateway": { "id": "/g" }, "ipAllocations": [{ "id": "/i" }],
+            "serviceEndpoints": [{ "service": "Microsoft.Storage", "locations": ["westus2"] }],
+            "serviceEndpointPolicies": [{ "id": "/p" }],
+            "delegations": [{ "id": "/d", "name": "d", "properties": { "serviceName": "Microsoft.Sql/x" } }],
+            "applicationGatewayIPConfigurations": [
+                { "id": "/a", "name": "a", "properties": { "subnet": { "id": "/s" } } },
+            ],
+        });
+        let mut found = json!({ "properties": said });
+        for written in [
+            "/properties/serviceEndpoints/0",
+            "/properties/serviceEndpointPolicies/0",
+            "/properties/delegations/0",
+            "/properties/delegations/0/properties",
+            "/properties/applicationGatewayIPConfigurations/0/properties",
+        ] {
+            found.pointer_mut(written).unwrap()["provisioningState"] = json!("Succeeded");
+        }
+        assert_eq!(subnet_body(&found), json!({ "properties": said }));
+    }
+
+    #[test]
+    fn a_network_is_written_back_without_what_azure_adds() {
+        let found = json!({
+            "id": "/v", "name": "v", "location": "x", "etag": "1", "tags": { "a": "b" },
+            "properties": {
+                "addressSpace": { "addressPrefixes": ["10.0.0.0/16"] }, "provisioningState": "Succeeded",
+                "resourceGuid": "g", "virtualNetworkPeerings": [{}], "enableDdosProtection": false,
+                "subnets": [{ "id": "/v/subnets/s", "name": "s", "properties": {
+                    "addressPrefix": "10.0.0.0/16", "provisioningState": "Succeeded",
+                } }],
+            },
+        });
+        let written = json!({
+            "location": "x", "tags": { "a": "b" },
+            "properties": {
+                "addressSpace": { "addressPrefixes": ["10.0.0.0/16"] }, "enableDdosProtection": false,
+                "subnets": [{ "name": "s", "properties": { "addressPrefix": "10.0.0.0/16" } }],
+            },
+        });
+        assert_eq!(vnet_body(&found), written);
+        assert_eq!(
+            range_in(std::slice::from_ref(&found), "/V/subnets/S"),
+            Some("10.0.0.0/16".parse().unwrap())
+        );
+        assert!(has_clusters(&found));
+        let list = json!({ "properties": { "addressPrefixes": ["10.1.0.0/16"] } });
+        assert_eq!(range(&list), Some("10.1.0.0/16".parse().unwrap()));
     }
 
     #[test]

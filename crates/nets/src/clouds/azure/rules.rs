@@ -14,6 +14,8 @@ use crate::plan::target;
 
 /// Priorities that permissions take; lower wins.
 const PRIORITIES: std::ops::RangeInclusive<u64> = 100..=4095;
+/// Where what a cluster's nodes and pods say to each other is allowed, if nothing stands there.
+const LOCAL_PRIORITY: u64 = 4095;
 /// Where everything is denied.
 const DENY_PRIORITY: u64 = 4096;
 /// Azure's longest name of a rule.
@@ -38,24 +40,72 @@ fn deny_name(direction: Direction) -> &'static str {
     }
 }
 
-/// The two rules that a group begins with.
+fn local_name(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Inbound => "paraglider-allow-inbound-localsubnet",
+        Direction::Outbound => "paraglider-allow-outbound-localsubnet",
+    }
+}
+
+/// Whether a rule is there with the resource, and is no permission of anybody.
+fn is_built_in(name: &str) -> bool {
+    [Direction::Inbound, Direction::Outbound]
+        .into_iter()
+        .any(|direction| name == deny_name(direction) || name == local_name(direction))
+}
+
+/// The rule that denies everything in one direction.
+pub(super) fn deny(direction: Direction) -> Value {
+    json!({
+        "name": deny_name(direction),
+        "properties": {
+            "access": "Deny",
+            "description": "paraglider deny rule",
+            "destinationAddressPrefix": "*",
+            "destinationPortRange": "*",
+            "direction": word(direction),
+            "priority": DENY_PRIORITY,
+            "protocol": "*",
+            "sourceAddressPrefix": "*",
+            "sourcePortRange": "*",
+        },
+    })
+}
+
+/// The two rules that a machine's group begins with.
 pub(super) fn deny_all() -> [Value; 2] {
+    [Direction::Inbound, Direction::Outbound].map(deny)
+}
+
+/// The two rules by which nodes and pods of one subnet reach each other.
+pub(super) fn local(subnet: IpNet) -> [Value; 2] {
     [Direction::Inbound, Direction::Outbound].map(|direction| {
+        let (source, destination) = match direction {
+            Direction::Inbound => (subnet.to_string(), "*".to_owned()),
+            Direction::Outbound => ("*".to_owned(), subnet.to_string()),
+        };
         json!({
-            "name": deny_name(direction),
+            "name": local_name(direction),
             "properties": {
-                "access": "Deny",
-                "description": "paraglider deny rule",
-                "destinationAddressPrefix": "*",
+                "access": "Allow",
+                "description": "paraglider local subnet rule",
+                "destinationAddressPrefix": destination,
                 "destinationPortRange": "*",
                 "direction": word(direction),
-                "priority": DENY_PRIORITY,
+                "priority": LOCAL_PRIORITY,
                 "protocol": "*",
-                "sourceAddressPrefix": "*",
+                "sourceAddressPrefix": source,
                 "sourcePortRange": "*",
             },
         })
     })
+}
+
+/// The last priority for a permission that nothing of its direction has.
+pub(super) fn last_free(existing: &[Value], direction: &Value) -> Option<u64> {
+    let same = existing.iter().filter(|found| found["properties"]["direction"] == *direction);
+    let taken: BTreeSet<u64> = same.filter_map(|found| found["properties"]["priority"].as_u64()).collect();
+    PRIORITIES.clone().rev().find(|priority| !taken.contains(priority))
 }
 
 fn word(direction: Direction) -> &'static str {
@@ -73,12 +123,11 @@ pub(super) fn check(rules: &[Rule]) -> Result<(), Error> {
     };
     for (index, rule) in rules.iter().enumerate() {
         let name = name(&rule.name);
-        let deny = [Direction::Inbound, Direction::Outbound].map(deny_name);
         if name.len() > NAME_MAX || !name.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_') {
             let most = NAME_MAX - PREFIX.len() - 1;
             wrong(index, "name", format!("Azure takes at most {most} characters, the last no `-` or `.`"));
-        } else if deny.contains(&name.as_str()) {
-            wrong(index, "name", format!("`{}` is the rule that denies all", rule.name));
+        } else if is_built_in(&name) {
+            wrong(index, "name", format!("`{}` is a rule that resources begin with", rule.name));
         }
         for (field, port) in [("src_port", rule.src_port), ("dst_port", rule.dst_port)] {
             if rule.protocol == ANY && port == 0 {
@@ -157,7 +206,7 @@ pub(super) fn compile(rule: &Rule, local: IpNet, priority: u64) -> Result<Value,
 /// A rule of a group that is a permission of ours.
 pub(super) fn read(found: &Value) -> Option<(Rule, Tags)> {
     let name = found["name"].as_str()?;
-    if [Direction::Inbound, Direction::Outbound].map(deny_name).contains(&name) {
+    if is_built_in(name) {
         return None;
     }
     let name = name.strip_prefix(PREFIX)?.strip_prefix('-')?;
@@ -212,6 +261,58 @@ pub(super) fn prefixes(properties: &Value, end: &str) -> Vec<String> {
     one.into_iter().chain(many).map(str::to_owned).collect()
 }
 
+/// The end of a permission that is its resource's.
+pub(super) fn near(found: &Value) -> Option<IpNet> {
+    let properties = &found["properties"];
+    let end = if properties["direction"] == "Inbound" { "destination" } else { "source" };
+    target::parse(prefixes(properties, end).first()?)
+}
+
+/// Whether this is a permission of ours that has a public target.
+pub(super) fn is_public(found: &Value) -> bool {
+    let public = |text: &String| target::parse(text).is_none_or(|net| !target::is_private(&net));
+    read(found).is_some_and(|(rule, _)| rule.targets.iter().any(public))
+}
+
+/// Whether a rule of a packet filter is nobody's permission here, nor one of those that the filter begins with.
+pub(super) fn is_stranger(found: &Value, built_in: &[Value]) -> bool {
+    let name = found["name"].as_str().unwrap_or_default();
+    read(found).is_none() && !built_in.iter().any(|own| own["name"].as_str() == Some(name))
+}
+
+/// Whether a rule is one that was put there with the resource.
+pub(super) fn is_built_in_rule(found: &Value) -> bool {
+    found["name"].as_str().is_some_and(is_built_in)
+}
+
+/// Whether a rule denies all that comes its way.
+pub(super) fn denies_all(found: &Value) -> bool {
+    let properties = &found["properties"];
+    let ends = ["sourceAddressPrefix", "destinationAddressPrefix", "sourcePortRange", "destinationPortRange"];
+    properties["access"] == "Deny"
+        && properties["protocol"] == "*"
+        && ends.iter().all(|field| properties[*field] == "*")
+}
+
+/// A rule in words.
+pub(super) fn said(found: &Value) -> String {
+    let properties = &found["properties"];
+    let text = |field: &str| properties[field].as_str().unwrap_or_default().to_owned();
+    let ends = |end: &str| prefixes(properties, end).join(" ");
+    let port = match text("destinationPortRange") {
+        one if one.is_empty() => "several ports".to_owned(),
+        one => format!("port {one}"),
+    };
+    format!(
+        "{} {} {} from {} to {}, {port}",
+        text("access"),
+        text("direction"),
+        text("protocol"),
+        ends("source"),
+        ends("destination")
+    )
+}
+
 /// The priority of a rule: the one it has, or the lowest that no other rule of its direction has.
 pub(super) fn priority(existing: &[Value], rule: &Rule) -> Option<u64> {
     let (name, direction) = (name(&rule.name), word(rule.direction));
@@ -248,6 +349,25 @@ fn spell(net: IpNet) -> String {
 /// The prefix of one address.
 pub(super) fn host(ip: &str) -> Option<IpNet> {
     ip.parse::<IpAddr>().ok().map(IpNet::from)
+}
+
+#[cfg(test)]
+mod local_rules {
+    use super::*;
+
+    #[test]
+    fn nodes_of_one_subnet_reach_each_other() {
+        let range: IpNet = "10.2.0.0/16".parse().unwrap();
+        let [into, out] = local(range);
+        assert_eq!(into["properties"]["sourceAddressPrefix"], "10.2.0.0/16");
+        assert_eq!(out["properties"]["destinationAddressPrefix"], "10.2.0.0/16");
+        assert!(read(&into).is_none() && read(&out).is_none(), "they are nobody's permissions");
+        let named = Rule { name: "allow-inbound-localsubnet".into(), protocol: 6, ..Rule::default() };
+        assert!(check(&[named]).unwrap_err().to_string().contains("begin with"));
+        let inbound = json!("Inbound");
+        assert_eq!(last_free(&[], &inbound), Some(4095));
+        assert_eq!(last_free(&[into, out], &inbound), Some(4094));
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::Azure;
 use super::names::{GATEWAY_SUBNET, Group, NAMESPACE_TAG, Names, last};
-use super::network::{Passage, id, namespace_of};
+use super::network::{id, namespace_of};
+use super::peering::Passage;
 use crate::cloud::{NewConnections, OldConnections};
 use crate::error::Error;
 use crate::plan::connect::Gateway;

@@ -10,26 +10,34 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::describe::{self, Kind, Named, described, path_of, region_of};
-use super::firewall::{self, network_tag, prefix, short_id};
+use super::firewall::{self, Scope, network_tag, prefix, short_id};
 use super::network::network_path;
 use super::{Gcp, cluster, last, legal, n, project, texts, url};
 use crate::cloud::{Cloud, Held, NewConnections, NewGateway, NewResource, OldConnections, tell_idle_flags};
 use crate::clouds::rest::Call;
 use crate::clouds::tell_ways_back;
+use crate::clouds::ways::{HasWays as _, loses};
 use crate::error::Error;
-use crate::model::{Created, Deployment, Flags, Mapping, Rule};
+use crate::model::{Created, Deployment, Flags, ForeignNetwork, Mapping, Rule};
 use crate::plan::connect::Gateway;
 use crate::plan::rule;
 
-/// A machine or a cluster as a URI names it, and as the cloud has it.
+/// What a URI names, as the cloud has it.
 pub(super) struct Resource {
     pub(super) project: String,
-    pub(super) region: String,
     pub(super) network: String,
     pub(super) short: String,
-    pub(super) subnet: String,
-    /// The network tags that its rules are for.
-    pub(super) tags: Vec<String>,
+    pub(super) site: Site,
+    /// Whom its rules are for.
+    pub(super) scope: Scope,
+}
+
+/// Where a resource is.
+pub(super) enum Site {
+    /// In a region's subnet, from where it may begin to speak.
+    Subnet { region: String, path: String },
+    /// At one address, where it answers.
+    Address(IpNet),
 }
 
 /// Whether a machine is a node of a cluster, by the label that the cloud gives those.
@@ -48,6 +56,7 @@ impl Gcp {
         let found = match named.kind {
             Kind::Machine => self.machine(&named, namespace).await?,
             Kind::Cluster => self.cluster_resource(&named, namespace).await?,
+            Kind::Endpoint => self.endpoint_resource(&named, namespace).await?,
         };
         found.ok_or_else(unknown)
     }
@@ -62,10 +71,12 @@ impl Gcp {
         let short = short_id(&instance).ok_or_else(|| self.strange("an instance without a number"))?;
         Ok(Some(Resource {
             project: named.project.into(),
-            region: region_of(named.place, "uri")?,
             network: network.into(),
-            subnet: interface["subnetwork"].as_str().unwrap_or_default().to_owned(),
-            tags: vec![network_tag(namespace, &short)],
+            site: Site::Subnet {
+                region: region_of(named.place, "uri")?,
+                path: interface["subnetwork"].as_str().unwrap_or_default().to_owned(),
+            },
+            scope: Scope::Tags(vec![network_tag(namespace, &short)]),
             short,
         }))
     }
@@ -83,6 +94,20 @@ impl Gcp {
         let network = format!("{}-vpc", n(namespace));
         let of_network = |item: &Value| item["network"].as_str().map(last) == Some(&*network);
         Ok(found.into_iter().filter(of_network).collect())
+    }
+
+    /// Removes all rules of a resource. Before the resource, whose id is how they are found.
+    pub(super) async fn remove_rules(
+        &self,
+        project: &str,
+        namespace: &str,
+        short: &str,
+    ) -> Result<(), Error> {
+        for item in self.firewalls(project, namespace, &prefix(namespace, short)).await? {
+            let name = item["name"].as_str().unwrap_or_default();
+            self.remove(&format!("projects/{project}/global/firewalls/{name}")).await?;
+        }
+        Ok(())
     }
 
     /// Gives a machine its network tag.
@@ -156,6 +181,47 @@ impl Gcp {
         Ok(Created { name, uri: url(&path), ip })
     }
 
+    /// Makes what rules need, and those firewalls that are not so yet; whether a rule that was there lost targets.
+    async fn write_rules(
+        &self,
+        namespace: &str,
+        resource: &Resource,
+        rules: &[Rule],
+        wanted: Vec<(String, Option<Value>)>,
+    ) -> Result<bool, Error> {
+        let prefix = &prefix(namespace, &resource.short);
+        self.provide(namespace, resource, rules).await?;
+        let found = self.firewalls(&resource.project, namespace, prefix).await?;
+        let firewalls = format!("projects/{}/global/firewalls", resource.project);
+        let lost = found
+            .iter()
+            .filter_map(|item| firewall::rule(item, prefix))
+            .any(|old| rules.iter().any(|new| new.name == old.name && loses(&old, new)));
+        for (name, body) in wanted {
+            let known = found.iter().find(|item| item["name"] == *name);
+            let path = format!("{firewalls}/{name}");
+            match (known, body) {
+                (None, None) => {}
+                (None, Some(body)) => {
+                    self.insert(&firewalls, body).await?;
+                }
+                (Some(_), None) => {
+                    self.remove(&path).await?;
+                }
+                (Some(known), Some(body)) if firewall::same(known, &body, prefix) => {}
+                (Some(known), Some(body)) if known["direction"] == body["direction"] => {
+                    self.change(Method::PATCH, &path, Some(firewall::patch(known, body))).await?;
+                }
+                // The cloud never turns a firewall round.
+                (Some(_), Some(body)) => {
+                    self.remove(&path).await?;
+                    self.insert(&firewalls, body).await?;
+                }
+            }
+        }
+        Ok(lost)
+    }
+
     fn remember(&self, deployments: &[Deployment]) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.extend(deployments.iter().cloned());
@@ -212,6 +278,7 @@ impl Cloud for Gcp {
         match described.kind {
             Kind::Machine => self.make_machine(project, &new.deployment.namespace, name, described).await,
             Kind::Cluster => self.make_cluster(&new, described).await,
+            Kind::Endpoint => self.make_endpoint(&new, &described).await,
         }
     }
 
@@ -239,40 +306,16 @@ impl Cloud for Gcp {
         let wanted: Vec<(String, Option<Value>)> = rules
             .iter()
             .map(|rule| {
-                let wall = firewall::firewall(rule, &prefix, &resource.tags, &resource.network)?;
+                let wall = firewall::firewall(rule, &prefix, &resource.scope, &resource.network)?;
                 Ok((format!("{prefix}{}", rule.name), wall))
             })
             .collect::<Result<_, Error>>()?;
         tell_ways_back(&self.name, &rules);
-        self.provide(namespace, &resource, &rules).await?;
-        let found = self.firewalls(&resource.project, namespace, &prefix).await?;
-        let firewalls = format!("projects/{}/global/firewalls", resource.project);
-        for (name, body) in wanted {
-            let known = found.iter().find(|item| item["name"] == *name);
-            let path = format!("{firewalls}/{name}");
-            match (known, body) {
-                (None, None) => {}
-                (None, Some(body)) => {
-                    self.insert(&firewalls, body).await?;
-                }
-                (Some(_), None) => {
-                    self.remove(&path).await?;
-                }
-                (Some(known), Some(body)) if firewall::same(known, &body, &prefix) => {}
-                (Some(known), Some(mut body)) if known["direction"] == body["direction"] => {
-                    if known["disabled"] == true && body["disabled"] != true {
-                        body["disabled"] = json!(false);
-                    }
-                    self.change(Method::PATCH, &path, Some(body)).await?;
-                }
-                // The cloud never turns a firewall round.
-                (Some(_), Some(body)) => {
-                    self.remove(&path).await?;
-                    self.insert(&firewalls, body).await?;
-                }
-            }
-        }
-        Ok(())
+        let written = {
+            let _adding = self.ways.adding().await;
+            self.write_rules(namespace, &resource, &rules, wanted).await
+        };
+        self.after_adding((resource.project, namespace.into()), written).await
     }
 
     async fn delete_rules(&self, namespace: &str, uri: &str, names: Vec<String>) -> Result<(), Error> {
@@ -283,8 +326,7 @@ impl Cloud for Gcp {
             let Ok(name) = legal("rule", format!("{prefix}{name}")) else { continue };
             self.remove(&format!("projects/{}/global/firewalls/{name}", resource.project)).await?;
         }
-        let _turn = self.shape.lock().await;
-        self.unpeer(&resource.project, namespace, false).await
+        self.take_ways(Some((resource.project, namespace.into()))).await
     }
 
     async fn create_gateway(&self, new: NewGateway) -> Result<Gateway, Error> {
@@ -309,7 +351,8 @@ impl Cloud for Gcp {
     }
 
     async fn set_flags(&self, flags: Flags) -> Result<(), Error> {
-        tell_idle_flags(&self.name, flags, &["kubernetesClustersEnabled"]);
+        let known = ["kubernetesClustersEnabled", "privateEndpointsEnabled"];
+        tell_idle_flags(&self.name, flags, &known);
         *self.flags.lock().unwrap_or_else(PoisonError::into_inner) = flags;
         Ok(())
     }
@@ -332,6 +375,7 @@ impl Cloud for Gcp {
                     network: last(interface["subnetwork"].as_str().unwrap_or_default()).to_owned(),
                 });
             }
+            held.extend(self.endpoints_held(project, &deployment.namespace).await?);
             if self.control_planes(project, &deployment.namespace).await?.is_empty() {
                 continue;
             }
@@ -356,23 +400,17 @@ impl Cloud for Gcp {
         let project = named.project;
         match named.kind {
             Kind::Cluster => self.remove_cluster(&named, namespace).await?,
+            Kind::Endpoint => self.remove_endpoint(&named, namespace).await?,
             // Gone already; what was around it may not be.
             Kind::Machine => {
                 if let Some(machine) = self.machine(&named, namespace).await? {
-                    let prefix = prefix(namespace, &machine.short);
-                    for item in self.firewalls(project, namespace, &prefix).await? {
-                        let name = item["name"].as_str().unwrap_or_default();
-                        self.remove(&format!("projects/{project}/global/firewalls/{name}")).await?;
-                    }
+                    self.remove_rules(project, namespace, &machine.short).await?;
                     self.remove(&named.path()).await?;
                 }
             }
         }
-        {
-            let _turn = self.shape.lock().await;
-            self.unpeer(project, namespace, false).await?;
-        }
-        self.tidy(project, namespace).await
+        self.tidy(project, namespace).await?;
+        self.take_ways(Some((project.into(), namespace.into()))).await
     }
 
     async fn delete_connections(&self, old: OldConnections) -> Result<(), Error> {
@@ -384,8 +422,20 @@ impl Cloud for Gcp {
     async fn drift(&self, namespace: &str, repair: bool) -> Result<Vec<String>, Error> {
         let mut found = Vec::new();
         for deployment in self.remembered(namespace) {
-            found.extend(self.differences(project(&deployment.id)?, &deployment.namespace, repair).await?);
+            let project = project(&deployment.id)?;
+            found.extend(self.differences(project, &deployment.namespace, repair).await?);
+            if repair {
+                self.ways.owe([(project.to_owned(), deployment.namespace.clone())]);
+            }
+        }
+        // A question changes nothing.
+        if repair {
+            self.take_ways(None).await?;
         }
         Ok(found)
+    }
+
+    async fn foreign_networks(&self, deployments: &[Deployment]) -> Result<Vec<ForeignNetwork>, Error> {
+        self.others(deployments).await
     }
 }

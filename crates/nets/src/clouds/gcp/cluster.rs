@@ -9,9 +9,9 @@ use ipnet::{IpNet, Ipv4Net};
 use serde_json::{Value, json};
 use url::Url;
 
-use super::cloud::Resource;
+use super::cloud::{Resource, Site};
 use super::describe::{Kind, Named, New, region_of};
-use super::firewall::prefix;
+use super::firewall::Scope;
 use super::network::network_path;
 use super::{Gcp, last, legal, n, project, texts, url};
 use crate::cloud::NewResource;
@@ -21,7 +21,7 @@ use crate::model::Created;
 use crate::plan::target;
 
 /// What the names of the rules for control planes begin with; direction and cluster follow.
-const CONTROL_PLANE: &str = "paraglider-allow-control-plane-";
+pub(super) const CONTROL_PLANE: &str = "paraglider-allow-control-plane-";
 /// How the original describes both of them.
 const CONTROL_PLANE_SAID: &str = "Paraglider allow cluster egress traffic";
 /// Before the denial of everything, after all rules of people.
@@ -55,6 +55,28 @@ pub(super) fn short_id(cluster: &Value) -> Option<String> {
 pub(super) fn pods(cluster: &Value) -> &str {
     let policy = &cluster["ipAllocationPolicy"]["clusterIpv4CidrBlock"];
     policy.as_str().or_else(|| cluster["clusterIpv4Cidr"].as_str()).unwrap_or_default()
+}
+
+/// Node pools whose nodes have none of the tags that the cluster's rules are for. Those that the cloud makes by
+/// itself take theirs from the cluster.
+pub(super) fn untagged_pools(cluster: &Value, namespace: &str) -> Vec<String> {
+    let name = cluster["name"].as_str().unwrap_or_default();
+    let (Ok(birth), Some(short)) = (birth_tag(namespace, name), short_id(cluster)) else { return Vec::new() };
+    if cluster["autopilot"]["enabled"] == true {
+        return Vec::new();
+    }
+    let ours = [birth.clone(), id_tag(namespace, &short)];
+    let is_bare = |pool: &&Value| {
+        pool["autoscaling"]["autoprovisioned"] != true
+            && !texts(&pool["config"]["tags"]).iter().any(|tag| ours.iter().any(|own| own == tag))
+    };
+    let pools = cluster["nodePools"].as_array().into_iter().flatten().filter(is_bare);
+    pools
+        .map(|pool| {
+            let pool = pool["name"].as_str().unwrap_or_default();
+            format!("the node pool {pool} of {name} lacks the network tag {birth}: none of the cluster's rules works there")
+        })
+        .collect()
 }
 
 fn is_busy(cluster: &Value) -> bool {
@@ -177,12 +199,12 @@ impl Gcp {
         let short = self.short(&cluster)?;
         let region = region_of(place, "uri")?;
         let subnet = last(cluster["subnetwork"].as_str().unwrap_or_default()).to_owned();
+        let path = format!("projects/{project}/regions/{region}/subnetworks/{subnet}");
         Ok(Some(Resource {
             project: (*project).into(),
-            subnet: format!("projects/{project}/regions/{region}/subnetworks/{subnet}"),
-            region,
+            site: Site::Subnet { region, path },
             network: url(&network_path(project, namespace)),
-            tags: vec![id_tag(namespace, &short), birth_tag(namespace, name)?],
+            scope: Scope::Tags(vec![id_tag(namespace, &short), birth_tag(namespace, name)?]),
             short,
         }))
     }
@@ -359,12 +381,7 @@ impl Gcp {
     pub(super) async fn remove_cluster(&self, named: &Named<'_>, namespace: &str) -> Result<(), Error> {
         let firewalls = format!("projects/{}/global/firewalls", named.project);
         if let Some(cluster) = self.cluster(named, namespace).await? {
-            // Before the cluster, whose id is how they are found.
-            for item in
-                self.firewalls(named.project, namespace, &prefix(namespace, &self.short(&cluster)?)).await?
-            {
-                self.remove(&format!("{firewalls}/{}", item["name"].as_str().unwrap_or_default())).await?;
-            }
+            self.remove_rules(named.project, namespace, &self.short(&cluster)?).await?;
             self.change_cluster(named, namespace, Method::DELETE, |_| false, |_| Value::Null).await?;
         }
         for direction in ["ingress", "egress"] {
@@ -385,8 +402,9 @@ impl Gcp {
 
     /// All clusters in a namespace's network. Projects without any need not have this API.
     pub(super) async fn all_clusters(&self, project: &str, namespace: &str) -> Result<Vec<Value>, Error> {
-        let at = self.clusters_at(&format!("projects/{project}/locations/-/clusters"))?;
-        let list = self.rest.must(&Call::new(Method::GET, at)).await?.body;
+        let path = format!("projects/{project}/locations/-/clusters");
+        let list = self.rest.must(&Call::new(Method::GET, self.clusters_at(&path)?)).await?.body;
+        self.whole(&path, &list["missingZones"])?;
         let network = format!("{}-vpc", n(namespace));
         let of_network = |cluster: &&Value| cluster["network"].as_str().map(last) == Some(&*network);
         Ok(list["clusters"].as_array().into_iter().flatten().filter(of_network).cloned().collect())
@@ -441,6 +459,28 @@ mod tests {
         {
             assert!(matches!(made(bad.clone()), Err(Error::Invalid(_))), "{bad}");
         }
+    }
+
+    #[test]
+    fn pools_without_a_tag_of_ours_are_known() {
+        let of = |more: Value| {
+            let mut cluster = json!({ "name": "c", "id": "0a1b2c3d4e", "nodePools": [
+                { "name": "first", "config": { "tags": ["own", "para-default-gke-c-node"] } },
+                { "name": "second", "config": { "tags": ["para-default-cluster-0a1b2c3d"] } },
+                { "name": "auto", "config": {}, "autoscaling": { "autoprovisioned": true } },
+                { "name": "late", "config": { "tags": ["own", "para-other-gke-c-node"] } },
+                { "name": "bare" },
+            ] });
+            cluster.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            untagged_pools(&cluster, "default")
+        };
+        let found = of(json!({}));
+        assert!(
+            found.len() == 2 && found[0].contains("late of c") && found[1].contains("bare of c"),
+            "{found:?}"
+        );
+        assert!(found[0].contains("para-default-gke-c-node"), "{found:?}");
+        assert!(of(json!({ "autopilot": { "enabled": true } })).is_empty());
     }
 
     #[test]

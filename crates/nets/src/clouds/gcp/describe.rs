@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{PREFIX, is_project, legal};
+use super::{PREFIX, is_project, last, legal};
 use crate::clouds::taken;
 use crate::error::Error;
 
@@ -15,7 +15,7 @@ const CLUSTER_PREFIXES: [&str; 2] = [CLUSTER_PREFIX, "https://container.googleap
 pub(super) struct Named<'a> {
     pub(super) project: &'a str,
     pub(super) kind: Kind,
-    /// A machine's zone; a cluster's zone or region.
+    /// A machine's zone; a cluster's zone or region; an endpoint's region, or [`GLOBAL`].
     pub(super) place: &'a str,
     pub(super) name: &'a str,
 }
@@ -24,16 +24,30 @@ pub(super) struct Named<'a> {
 pub(super) enum Kind {
     Machine,
     Cluster,
+    /// Of Private Service Connect; a forwarding rule to the cloud.
+    Endpoint,
 }
 
+/// Where endpoints are that belong to no region.
+pub(super) const GLOBAL: &str = "global";
+/// The sets of Google's own APIs that an endpoint may lead to.
+const BUNDLES: [&str; 2] = ["all-apis", "vpc-sc"];
+
 impl<'a> Named<'a> {
-    /// `projects/P/zones/Z/instances/I` or `projects/P/locations/L/clusters/C`, with or without the prefixes.
+    /// `projects/P/zones/Z/instances/I`, `projects/P/locations/L/clusters/C`, or the forwarding rule of an
+    /// endpoint, with or without the prefixes.
     pub(super) fn parse(uri: &'a str) -> Option<Self> {
         let parts: Vec<&str> = path_of(uri).split('/').collect();
         let (project, kind, place, name) = match parts.as_slice() {
             ["projects", project, "zones", zone, "instances", name] => (project, Kind::Machine, zone, name),
             ["projects", project, "locations", place, "clusters", name] => {
                 (project, Kind::Cluster, place, name)
+            }
+            ["projects", project, "regions", place, "forwardingRules", name] => {
+                (project, Kind::Endpoint, place, name)
+            }
+            ["projects", project, "global", "forwardingRules", name] => {
+                (project, Kind::Endpoint, &GLOBAL, name)
             }
             _ => return None,
         };
@@ -47,15 +61,25 @@ impl<'a> Named<'a> {
         match kind {
             Kind::Machine => format!("projects/{project}/zones/{place}/instances/{name}"),
             Kind::Cluster => format!("projects/{project}/locations/{place}/clusters/{name}"),
+            Kind::Endpoint => format!("{}/forwardingRules/{name}", scope_of(project, place)),
         }
     }
 
     /// As the original names it.
     pub(super) fn uri(&self) -> String {
         match self.kind {
-            Kind::Machine => format!("{PREFIX}{}", self.path()),
+            Kind::Machine | Kind::Endpoint => format!("{PREFIX}{}", self.path()),
             Kind::Cluster => format!("{CLUSTER_PREFIX}{}", self.path()),
         }
+    }
+}
+
+/// Where the parts of an endpoint are.
+pub(super) fn scope_of(project: &str, place: &str) -> String {
+    if place == GLOBAL {
+        format!("projects/{project}/global")
+    } else {
+        format!("projects/{project}/regions/{place}")
     }
 }
 
@@ -116,11 +140,8 @@ fn camel_case(value: Value) -> Value {
 pub(super) fn described(description: &str) -> Result<New, Error> {
     let wrong = |error: serde_json::Error| Error::invalid("description", format!("is not JSON: {error}"));
     let mut description: Value = serde_json::from_str(description).map_err(wrong)?;
-    for kind in ["url", "bundle"] {
-        if description.get(kind).is_some() {
-            let message = "only machines and clusters are offered: give instance_resource and zone, or cluster and parent";
-            return Err(Error::invalid(format!("description.{kind}"), message));
-        }
+    if is_endpoint(&description) {
+        return endpoint(&description);
     }
     if description.get("cluster").is_some() {
         return cluster(&mut description);
@@ -132,6 +153,76 @@ pub(super) fn described(description: &str) -> Result<New, Error> {
     let place = legal("description.zone", zone.into())?;
     region_of(&place, "description.zone")?;
     Ok(New { kind: Kind::Machine, place, body: instance })
+}
+
+fn is_endpoint(description: &Value) -> bool {
+    description.get("url").is_some() || description.get("bundle").is_some()
+}
+
+/// An endpoint: `url` names the service attachment it leads to, or `bundle` a set of Google's own APIs.
+fn endpoint(description: &Value) -> Result<New, Error> {
+    // What is empty is not said.
+    let said: Vec<(&String, &Value)> =
+        description.as_object().into_iter().flatten().filter(|(_, value)| *value != "").collect();
+    if let Some((other, _)) = said.iter().find(|(name, _)| !matches!(name.as_str(), "url" | "bundle")) {
+        let message = "an endpoint is url or bundle alone: the network is chosen for you; leave it out";
+        return Err(Error::invalid(format!("description.{other}"), message));
+    }
+    let (place, target) = match said.as_slice() {
+        [(name, Value::String(bundle))] if *name == "bundle" => {
+            if !BUNDLES.contains(&bundle.as_str()) {
+                let message = format!("is none of {}", BUNDLES.join(" and "));
+                return Err(Error::invalid("description.bundle", message));
+            }
+            (GLOBAL.to_owned(), bundle.clone())
+        }
+        [(name, Value::String(url))] if *name == "url" => {
+            let path = url.find("projects/").map_or(url.as_str(), |at| &url[at..]);
+            match path.split('/').collect::<Vec<_>>().as_slice() {
+                ["projects", project, "regions", region, "serviceAttachments", name]
+                    if is_project(project)
+                        && legal("url", (*name).into()).is_ok()
+                        && region_of(region, "url").is_ok_and(|of| of == *region) =>
+                {
+                    ((*region).to_owned(), format!("{PREFIX}{path}"))
+                }
+                _ => {
+                    let message =
+                        "is no service attachment: give projects/P/regions/R/serviceAttachments/NAME";
+                    return Err(Error::invalid("description.url", message));
+                }
+            }
+        }
+        [] => return Err(Error::invalid("description.url", "is empty, and so is bundle")),
+        [_] => return Err(Error::invalid("description", "url and bundle are texts")),
+        _ => return Err(Error::invalid("description.bundle", "an endpoint has either url or bundle")),
+    };
+    Ok(New { kind: Kind::Endpoint, place, body: Value::String(target) })
+}
+
+/// What a forwarding rule leads to, and the project that has it; nothing if it is no endpoint's.
+fn leads_to(rule: &Value) -> Option<(&str, &str)> {
+    let target = rule["target"].as_str()?;
+    if BUNDLES.contains(&target) {
+        return Some(("", target));
+    }
+    let (before, _) = target.split_once("/regions/").filter(|_| target.contains("/serviceAttachments/"))?;
+    Some((last(before), &target[before.len()..]))
+}
+
+/// Whether a forwarding rule is an endpoint's: load balancers have some too.
+pub(super) fn is_endpoints(rule: &Value) -> bool {
+    leads_to(rule).is_some()
+}
+
+/// Whether two forwarding rules lead to the same. The cloud tells a project by its id or by its number as it likes,
+/// so these two cannot be told apart.
+pub(super) fn lead_alike(one: &Value, other: &Value) -> bool {
+    let is_number = |project: &str| project.bytes().all(|b| b.is_ascii_digit());
+    match (leads_to(one), leads_to(other)) {
+        (Some((a, one)), Some((b, other))) => one == other && (a == b || is_number(a) != is_number(b)),
+        _ => false,
+    }
 }
 
 /// A cluster: `parent` says where, and the network is chosen for it.
@@ -182,6 +273,7 @@ pub(super) fn place_of(id: &str, description: &str) -> Result<(String, String), 
         found.ok_or_else(|| Error::invalid(field, "is missing, in the id and here"))
     };
     let is_cluster = description.get("cluster").is_some();
+    let is_endpoint = is_endpoint(&description);
     let parent = description["parent"].as_str().unwrap_or_default();
     let project = || match parent.split('/').collect::<Vec<_>>().as_slice() {
         ["projects", project, ..] if is_cluster => Ok((*project).to_owned()),
@@ -191,11 +283,18 @@ pub(super) fn place_of(id: &str, description: &str) -> Result<(String, String), 
     let name = || of_description(&description[kind]["name"], &format!("description.{kind}.name"));
     let path = path_of(id).trim_end_matches('/');
     let (project, name) = match path.split('/').collect::<Vec<_>>().as_slice() {
+        ["projects", project, name] => ((*project).to_owned(), (*name).to_owned()),
+        _ if is_endpoint => {
+            let of = |named: &Named<'_>| endpoint(&description).is_ok_and(|new| new.place == named.place);
+            let named = Named::parse(path).filter(|named| named.kind == Kind::Endpoint && of(named));
+            let message = "give projects/P/NAME: the place is that of what it leads to";
+            let named = named.ok_or_else(|| Error::invalid("id", message))?;
+            (named.project.to_owned(), named.name.to_owned())
+        }
         [""] => (project()?, name()?),
         ["projects", project] => ((*project).to_owned(), name()?),
-        ["projects", project, name] => ((*project).to_owned(), (*name).to_owned()),
         ["projects", project, "zones", zone, "instances", name]
-            if !is_cluster && description["zone"] == **zone =>
+            if !is_cluster && !is_endpoint && description["zone"] == **zone =>
         {
             ((*project).to_owned(), (*name).to_owned())
         }
@@ -269,7 +368,6 @@ mod tests {
         let new = described(r#"{"zone":"us-west1-a","instance_resource":{"machineType":"x"}}"#).unwrap();
         assert_eq!((new.place.as_str(), &new.body), ("us-west1-a", &json!({ "machineType": "x" })));
         assert_eq!(field("{"), "description");
-        assert_eq!(field(r#"{"url":""}"#), "description.url");
         assert_eq!(field(r#"{"zone":"a-b"}"#), "description.instance_resource");
         assert_eq!(field(r#"{"instance_resource":{}}"#), "description.zone");
         assert_eq!(field(r#"{"zone":"../x","instance_resource":{}}"#), "description.zone");
@@ -278,6 +376,7 @@ mod tests {
         assert!(Named::parse("projects/p/zones/z/instances/i").is_some());
         assert!(Named::parse("projects/p/zones/z/instances/i?x").is_none());
         assert!(Named::parse("projects/p/zones/../instances/i").is_none());
+        assert!(Named::parse("projects/../zones/z/instances/i").is_none());
     }
 
     #[test]
@@ -320,5 +419,62 @@ mod tests {
             assert_eq!(place_of(id, &description).unwrap(), ("projects/p".into(), "c".into()), "{id}");
         }
         assert!(place_of("projects/p/locations/us-west1-b/clusters/c", &description).is_err(), "two places");
+    }
+
+    #[test]
+    fn endpoints_are_described_by_what_they_lead_to_alone() {
+        let field = |text: Value| match described(&text.to_string()) {
+            Err(Error::Invalid(mistakes)) => mistakes[0].field.clone(),
+            other => panic!("{text}: {other:?}"),
+        };
+        let path = "projects/p/regions/us-west1/serviceAttachments/s";
+        let whole = format!("{PREFIX}{path}");
+        for url in [path, &whole, &format!("https://compute.googleapis.com/compute/v1/{path}")] {
+            let new = described(&json!({ "url": url, "bundle": "" }).to_string()).unwrap();
+            assert_eq!((new.kind, &*new.place, &new.body), (Kind::Endpoint, "us-west1", &json!(whole)));
+        }
+        let new = described(r#"{"bundle":"all-apis"}"#).unwrap();
+        assert_eq!((new.kind, &*new.place, &new.body), (Kind::Endpoint, GLOBAL, &json!("all-apis")));
+        for bad in [
+            "",
+            "x",
+            "projects/p/regions/../serviceAttachments/s",
+            "projects/p/regions/us-west1-a/serviceAttachments/s",
+        ] {
+            assert_eq!(field(json!({ "url": bad })), "description.url", "{bad}");
+        }
+        assert_eq!(field(json!({ "url": 1 })), "description");
+        assert_eq!(field(json!({ "bundle": "some-apis" })), "description.bundle");
+        assert_eq!(field(json!({ "bundle": "all-apis", "url": path })), "description.bundle");
+        for chosen in ["network", "subnetwork", "IPAddress", "instance_resource"] {
+            assert_eq!(field(json!({ "url": path, chosen: "x" })), format!("description.{chosen}"));
+        }
+
+        let (near, far) =
+            ("projects/p/regions/us-west1/forwardingRules/e", "projects/p/global/forwardingRules/e");
+        let parsed = |path: &'static str| Named::parse(path).unwrap();
+        assert_eq!((parsed(near).place, parsed(far).place), ("us-west1", GLOBAL));
+        for path in [near, far] {
+            assert_eq!((parsed(path).kind, parsed(path).path()), (Kind::Endpoint, path.to_owned()));
+            assert_eq!(parsed(path).uri(), format!("{PREFIX}{path}"));
+        }
+        let of = |id: &str, said: Value| place_of(id, &said.to_string()).ok();
+        let e = Some(("projects/p".to_owned(), "e".to_owned()));
+        assert_eq!(
+            (of("projects/p/e", json!({ "url": path })), of(near, json!({ "url": path }))),
+            (e.clone(), e.clone())
+        );
+        assert_eq!(
+            (of(far, json!({ "bundle": "vpc-sc" })), of(far, json!({ "url": path }))),
+            (e, None),
+            "two places"
+        );
+        let to = |target: &str| json!({ "target": target });
+        let of = |project: &str| to(&format!("https://x/projects/{project}/regions/r/serviceAttachments/s"));
+        assert!(is_endpoints(&to(&whole)) && is_endpoints(&to("vpc-sc")));
+        assert!(!is_endpoints(&to("https://x/regions/r/targetPools/t")));
+        assert!(lead_alike(&of("theirs"), &of("theirs")) && lead_alike(&of("theirs"), &of("1234")));
+        assert!(!lead_alike(&of("theirs"), &of("others")) && !lead_alike(&of("1234"), &of("5678")));
+        assert!(lead_alike(&to("vpc-sc"), &to("vpc-sc")) && !lead_alike(&to("vpc-sc"), &to("all-apis")));
     }
 }

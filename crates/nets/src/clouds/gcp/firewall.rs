@@ -1,5 +1,7 @@
 //! Rules as firewalls, and back.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::{legal, n, texts};
@@ -24,6 +26,15 @@ pub(super) fn network_tag(namespace: &str, machine: &str) -> String {
     format!("{}-instance-{machine}", n(namespace))
 }
 
+/// Whom a rule is for: the two ways in which a firewall can say it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// Whoever has one of these network tags.
+    Tags(Vec<String>),
+    /// Who is at this address; an endpoint can have no tags.
+    Address(String),
+}
+
 /// A machine's short id: the first eight hexadecimal digits of its number.
 pub(super) fn short_id(instance: &Value) -> Option<String> {
     let number: u64 =
@@ -36,7 +47,7 @@ pub(super) fn short_id(instance: &Value) -> Option<String> {
 pub(super) fn firewall(
     permission: &Rule,
     prefix: &str,
-    tags: &[String],
+    scope: &Scope,
     network: &str,
 ) -> Result<Option<Value>, Error> {
     let name = legal(&format!("{}.name", permission.name), format!("{prefix}{}", permission.name))?;
@@ -64,16 +75,19 @@ pub(super) fn firewall(
         }
         allowed["ports"] = json!([permission.dst_port.to_string()]);
     }
-    let (direction, ranges) = match permission.direction {
-        Direction::Inbound => ("INGRESS", "sourceRanges"),
-        Direction::Outbound => ("EGRESS", "destinationRanges"),
+    let (direction, ranges, own_ranges) = match permission.direction {
+        Direction::Inbound => ("INGRESS", "sourceRanges", "destinationRanges"),
+        Direction::Outbound => ("EGRESS", "destinationRanges", "sourceRanges"),
     };
     let mut firewall = json!({
         "name": name, "network": network, "direction": direction, "allowed": [allowed],
-        "targetTags": tags,
         "description": describe(permission),
     });
     firewall[ranges] = json!(targets);
+    match scope {
+        Scope::Tags(tags) => firewall["targetTags"] = json!(tags),
+        Scope::Address(address) => firewall[own_ranges] = json!([address]),
+    }
     if way_back {
         firewall["disabled"] = json!(true);
     }
@@ -117,13 +131,44 @@ pub(super) fn rule(firewall: &Value, prefix: &str) -> Option<Rule> {
     })
 }
 
+/// Fields that say whom a firewall is for, or from whom. Those from whom add to one another.
+const ENDS: [&str; 6] = [
+    "targetTags",
+    "targetServiceAccounts",
+    "sourceRanges",
+    "sourceTags",
+    "sourceServiceAccounts",
+    "destinationRanges",
+];
+
+/// What makes one firewall into another. A field that is not said stays as it was, so all are said.
+pub(super) fn patch(known: &Value, mut body: Value) -> Value {
+    for field in ENDS {
+        if body[field].is_null() && !texts(&known[field]).is_empty() {
+            body[field] = json!([]);
+        }
+    }
+    if known["disabled"] == true && body["disabled"] != true {
+        body["disabled"] = json!(false);
+    }
+    body
+}
+
 /// Whether a firewall says the same as another, whatever else the cloud added to it.
 pub(super) fn same(whole: &Value, body: &Value, prefix: &str) -> bool {
     match (rule(whole, prefix), rule(body, prefix)) {
         (Some(found), Some(wanted)) => {
             let targets = |of: &Rule| rule::targets(of).unwrap_or_default();
             let disabled = |wall: &Value| wall["disabled"] == true;
+            let far_ranges =
+                if found.direction == Direction::Inbound { "sourceRanges" } else { "destinationRanges" };
+            let scope = |wall: &Value| {
+                ENDS.map(|field| if field == far_ranges { "" } else { field })
+                    .map(|field| texts(&wall[field]).into_iter().map(str::to_owned).collect::<BTreeSet<_>>())
+            };
+            // Without tags or ranges of its own a rule would be for everybody in the network.
             disabled(whole) == disabled(body)
+                && scope(whole) == scope(body)
                 && targets(&found) == targets(&wanted)
                 && Rule { targets: vec![], ..found } == Rule { targets: vec![], ..wanted }
         }
@@ -140,7 +185,8 @@ mod tests {
 
     /// The firewall of a machine in the namespace `default`.
     fn of(permission: &Rule, machine: &str) -> Result<Option<Value>, Error> {
-        firewall(permission, &prefix("default", machine), &[network_tag("default", machine)], "net")
+        let scope = Scope::Tags(vec![network_tag("default", machine)]);
+        firewall(permission, &prefix("default", machine), &scope, "net")
     }
 
     fn sample() -> Rule {
@@ -166,6 +212,49 @@ mod tests {
         made["allowed"][0]["IPProtocol"] = json!("tcp");
         assert_eq!(rule(&made, &prefix("default", "1a2b3c4d")), Some(sample()));
         assert!(rule(&made, &prefix("other", "1a2b3c4d")).is_none());
+    }
+
+    #[test]
+    fn what_others_added_to_a_firewall_is_taken_from_it() {
+        let own = prefix("default", "1a2b3c4d");
+        let made = of(&sample(), "1a2b3c4d").unwrap().unwrap();
+        let mut known = made.clone();
+        assert_eq!(patch(&known, made.clone()), made);
+        known["sourceTags"] = json!(["anybody"]);
+        known["destinationRanges"] = json!(["10.9.9.9/32"]);
+        known["disabled"] = json!(true);
+        assert!(!same(&known, &made, &own));
+        let patched = patch(&known, made);
+        assert_eq!((&patched["sourceTags"], &patched["destinationRanges"]), (&json!([]), &json!([])));
+        assert!(patched["disabled"] == false && patched.get("targetServiceAccounts").is_none());
+    }
+
+    #[test]
+    fn a_rule_is_for_tags_or_for_an_address() {
+        let own = prefix("default", "1a2b3c4d");
+        let scope = Scope::Address("10.1.0.0/32".into());
+        let at = |permission: &Rule| firewall(permission, &own, &scope, "net").unwrap().unwrap();
+        let made = at(&sample());
+        assert_eq!(
+            (&made["sourceRanges"], &made["destinationRanges"]),
+            (&json!(["10.0.0.5/32"]), &json!(["10.1.0.0/32"]))
+        );
+        assert!(made.get("targetTags").is_none());
+        assert_eq!(rule(&made, &own), Some(sample()));
+        let out = Rule { direction: Direction::Outbound, ..sample() };
+        assert_eq!(
+            (&at(&out)["sourceRanges"], &at(&out)["destinationRanges"]),
+            (&json!(["10.1.0.0/32"]), &json!(["10.0.0.5/32"]))
+        );
+        assert_eq!(rule(&at(&out), &own), Some(out));
+        // Somebody made them rules for everybody in the network.
+        let mut open = made.clone();
+        open.as_object_mut().unwrap().remove("destinationRanges");
+        assert!(same(&made, &made, &own) && !same(&open, &made, &own));
+        let tagged = of(&sample(), "1a2b3c4d").unwrap().unwrap();
+        let mut open = tagged.clone();
+        open["targetTags"] = json!([]);
+        assert!(same(&tagged, &tagged, &own) && !same(&open, &tagged, &own));
     }
 
     #[test]
@@ -234,12 +323,13 @@ mod tests {
         let address = |dice: &mut rand::rngs::StdRng| {
             Ipv4Addr::new(10, 0, dice.random_range(0..4), dice.random_range(0..8))
         };
-        let (mut passed, mut judged) = (0, 0);
+        let (mut passed, mut judged, mut back) = (0, 0, 0);
         for _ in 0..200 * effort {
             let rules: Vec<Rule> = (0..dice.random_range(0..6))
                 .map(|index| {
                     let protocol = [ANY, 1, 6, 17, 50][dice.random_range(0..5)];
                     let ported = matches!(protocol, 6 | 17) && dice.random();
+                    let way_back = matches!(protocol, 6 | 17) && !ported && dice.random();
                     let targets = (0..dice.random_range(0..3)).map(|_| {
                         format!("{}/{}", address(&mut dice), [8, 22, 24, 30, 32][dice.random_range(0..5)])
                     });
@@ -247,7 +337,7 @@ mod tests {
                         name: format!("r{index}"),
                         targets: targets.collect(),
                         direction: if dice.random() { Direction::Inbound } else { Direction::Outbound },
-                        src_port: ANY,
+                        src_port: if way_back { [0, 22, 80][dice.random_range(0..3)] } else { ANY },
                         dst_port: if ported { [22, 80, 443][dice.random_range(0..3)] } else { ANY },
                         protocol,
                         tags: vec!["t".into()],
@@ -269,7 +359,7 @@ mod tests {
                     source: address(&mut dice).into(),
                     destination: address(&mut dice).into(),
                     protocol: [1, 6, 17, 50, 47][dice.random_range(0..5)],
-                    source_port: 40000,
+                    source_port: [0, 22, 80, 40000][dice.random_range(0..4)],
                     destination_port: [22, 80, 443, 8080][dice.random_range(0..4)],
                 };
                 let (peer, direction) = if outbound {
@@ -277,14 +367,19 @@ mod tests {
                 } else {
                     (packet.source, Direction::Inbound)
                 };
-                let reference =
-                    rules.iter().any(|rule| rule.direction == direction && matches(rule, peer, &packet));
+                let permits = |rule: &&Rule| rule.direction == direction && matches(rule, peer, &packet);
+                // Of a flow only the first packet is judged: the way back begins none, and its replies pass by
+                // themselves.
+                let begins = |rule: &&Rule| !rule::is_way_back(rule);
+                let reference = rules.iter().filter(begins).any(|rule| permits(&rule));
                 let tag = network_tag("default", "1a2b3c4d");
                 assert_eq!(passes(&walls, &tag, &packet, outbound), reference, "{packet:?} {rules:?}");
                 judged += 1;
                 passed += usize::from(reference);
+                back += usize::from(!reference && rules.iter().any(|rule| permits(&rule) && !begins(&rule)));
             }
         }
         assert!(passed * 20 > judged && passed < judged, "{passed} of {judged} is no test");
+        assert!(back * 1000 > judged, "ways back alone named {back} of {judged}");
     }
 }

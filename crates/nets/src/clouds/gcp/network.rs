@@ -4,7 +4,7 @@ use http::Method;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-use super::{Gcp, Outcome, last, legal, n, project, texts, url};
+use super::{Gcp, Outcome, endpoint, last, legal, n, project, texts, url};
 use crate::cloud::{Need, needs};
 use crate::controller::ConnectRequest;
 use crate::error::Error;
@@ -12,7 +12,7 @@ use crate::model::{Deployment, Rule};
 use crate::plan::rule;
 use crate::plan::target::{self, Map, Owner};
 
-use super::cloud::Resource;
+use super::cloud::{Resource, Site};
 use super::cluster::control_spaces;
 
 /// All ranges of a subnet.
@@ -27,9 +27,25 @@ pub(super) fn network_path(project: &str, namespace: &str) -> String {
     format!("projects/{project}/global/networks/{}-vpc", n(namespace))
 }
 
+/// Where all egress is denied; permissions come before it.
+const DENY_PRIORITY: u16 = 65534;
+/// What makes a firewall one for some machines alone.
+const NARROWER: [&str; 3] = ["targetTags", "targetServiceAccounts", "sourceRanges"];
+
+/// Whether a firewall denies whatever leaves the network, to everybody in it.
+pub(super) fn denies_egress(firewall: &Value) -> bool {
+    let denied = firewall["denied"].as_array();
+    firewall["direction"] == "EGRESS"
+        && firewall["priority"] == DENY_PRIORITY
+        && firewall["disabled"] != true
+        && denied.into_iter().flatten().any(|one| one["IPProtocol"] == "all")
+        && texts(&firewall["destinationRanges"]).contains(&"0.0.0.0/0")
+        && NARROWER.iter().all(|field| texts(&firewall[*field]).is_empty())
+}
+
 impl Gcp {
     /// The network of a namespace, with all egress denied.
-    async fn network(&self, project: &str, namespace: &str) -> Result<(), Error> {
+    pub(super) async fn network(&self, project: &str, namespace: &str) -> Result<(), Error> {
         let name = legal("namespace", format!("{}-vpc", n(namespace)))?;
         let path = network_path(project, namespace);
         if self.get(&path).await?.is_none() {
@@ -42,17 +58,29 @@ impl Gcp {
         self.deny(project, namespace).await.map(drop)
     }
 
-    /// Denies all egress; whether it was not denied before.
+    /// Denies all egress, also where a denial was changed; whether it was not denied before.
     pub(super) async fn deny(&self, project: &str, namespace: &str) -> Result<Outcome, Error> {
         let name = legal("namespace", format!("{}-deny-all-egress", n(namespace)))?;
-        if self.get(&format!("projects/{project}/global/firewalls/{name}")).await?.is_some() {
+        let firewalls = format!("projects/{project}/global/firewalls");
+        let path = format!("{firewalls}/{name}");
+        let mut body = json!({
+            "name": name, "network": url(&network_path(project, namespace)), "direction": "EGRESS",
+            "priority": DENY_PRIORITY, "denied": [{ "IPProtocol": "all" }], "destinationRanges": ["0.0.0.0/0"],
+        });
+        let Some(found) = self.get(&path).await? else { return self.insert(&firewalls, body).await };
+        if denies_egress(&found) {
             return Ok(Outcome::Before);
         }
-        let body = json!({
-            "name": name, "network": url(&network_path(project, namespace)), "direction": "EGRESS",
-            "priority": 65534, "denied": [{ "IPProtocol": "all" }], "destinationRanges": ["0.0.0.0/0"],
-        });
-        self.insert(&format!("projects/{project}/global/firewalls"), body).await
+        // The cloud turns no firewall round, and makes no denial of a permission.
+        if found["direction"] != "EGRESS" || !found["denied"].is_array() {
+            self.remove(&path).await?;
+            return self.insert(&firewalls, body).await;
+        }
+        body["disabled"] = json!(false);
+        for narrower in NARROWER.iter().filter(|field| !found[**field].is_null()) {
+            body[*narrower] = json!([]);
+        }
+        self.change(Method::PATCH, &path, Some(body)).await
     }
 
     /// The path of a region's subnet; it and the network are made if missing.
@@ -85,6 +113,11 @@ impl Gcp {
         if spaces.len() > texts(&network["subnetworks"]).len() {
             spaces.extend(control_spaces(&self.control_planes(project, namespace).await?));
         }
+        let addresses = self.addresses(project, namespace).await?;
+        let outside = addresses.iter().filter_map(endpoint::space);
+        let outside: Vec<IpNet> =
+            outside.filter(|one| !spaces.iter().any(|space| space.contains(one))).collect();
+        spaces.extend(outside);
         Ok(spaces)
     }
 
@@ -95,9 +128,14 @@ impl Gcp {
         resource: &Resource,
         rules: &[Rule],
     ) -> Result<(), Error> {
-        let subnet = self.get(&resource.subnet).await?.unwrap_or_default();
-        let space = subnet["ipCidrRange"].as_str().and_then(target::parse);
-        let space = space.ok_or_else(|| self.strange("a machine without a subnet"))?;
+        let space = match &resource.site {
+            Site::Subnet { path, .. } => {
+                let subnet = self.get(path).await?.unwrap_or_default();
+                let space = subnet["ipCidrRange"].as_str().and_then(target::parse);
+                space.ok_or_else(|| self.strange("a machine without a subnet"))?
+            }
+            Site::Address(address) => *address,
+        };
         let targets = rules.iter().map(rule::targets).collect::<Result<Vec<_>, _>>()?.concat();
         if targets.iter().all(|target| space.contains(target)) {
             return Ok(());
@@ -107,12 +145,14 @@ impl Gcp {
         let deployment =
             Deployment { id: format!("projects/{}", resource.project), namespace: namespace.into() };
         for need in needs(rules, &own, &map)? {
-            match need {
-                Need::Public => self.make_nat(&deployment, &resource.region).await?,
+            match (need, &resource.site) {
+                (Need::Public, Site::Subnet { region, .. }) => self.make_nat(&deployment, region).await?,
+                // It answers, and never asks.
+                (Need::Public, Site::Address(_)) => {}
                 // One network spans all regions of a namespace.
-                Need::Peering(owner) if owner.namespace == namespace => {}
-                Need::Peering(owner) => self.peer(&resource.project, namespace, &owner).await?,
-                Need::Vpn(owner) => {
+                (Need::Peering(owner), _) if owner.namespace == namespace => {}
+                (Need::Peering(owner), _) => self.peer(&resource.project, namespace, &owner).await?,
+                (Need::Vpn(owner), _) => {
                     self.controller.connect(ConnectRequest::between(&own, &owner)).await?;
                 }
             }

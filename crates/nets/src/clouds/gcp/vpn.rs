@@ -34,6 +34,21 @@ fn names<'a>(router: &'a Value, list: &str) -> Vec<&'a str> {
     router[list].as_array().into_iter().flatten().filter_map(|item| item["name"].as_str()).collect()
 }
 
+/// All names that a link to a cloud gets fit, or an error before any of it is made.
+fn check_names(namespace: &str, cloud: &str) -> Result<(), Error> {
+    // The first generation names no cloud yet.
+    if cloud.is_empty() {
+        return Ok(());
+    }
+    let n = n(namespace);
+    for name in
+        [format!("{n}-{cloud}-tunnel-0-int-0"), format!("{n}-{cloud}-peer-gw"), format!("{cloud}-bgp-peer-0")]
+    {
+        legal("cloud", name)?;
+    }
+    Ok(())
+}
+
 impl Gcp {
     /// Where gateways are.
     pub(super) fn region(&self, project: &str) -> String {
@@ -89,9 +104,9 @@ impl Gcp {
             let name = |index: usize| format!("{n}-{cloud}-tunnel-{index}-int-{index}");
             let free = (0..=all.len()).find(|index| !all.iter().any(|item| item["name"] == name(*index)));
             let index = free.unwrap_or_default();
-            let tunnel = legal("cloud", format!("{n}-{cloud}-tunnel-{index}"))?;
+            let tunnel = format!("{n}-{cloud}-tunnel-{index}");
             all.push(json!({
-                "name": name(index), "ipRange": format!("{address}/30"),
+                "name": legal("cloud", name(index))?, "ipRange": format!("{address}/30"),
                 "linkedVpnTunnel": url(&format!("{region}/vpnTunnels/{tunnel}")),
             }));
         }
@@ -108,6 +123,7 @@ impl Gcp {
         let network = url(&network_path(project, &new.deployment.namespace));
         let gateway = legal("namespace", format!("{n}-vpn-gw"))?;
         let path = format!("{region}/vpnGateways/{gateway}");
+        check_names(&new.deployment.namespace, &new.cloud)?;
         if self.get(&path).await?.is_none() {
             self.insert(&format!("{region}/vpnGateways"), json!({ "name": gateway, "network": network }))
                 .await?;
@@ -146,6 +162,7 @@ impl Gcp {
         cloud: &str,
     ) -> Result<Vec<Ipv4Addr>, Error> {
         let own = bgp::agreed(&self.name, cloud);
+        check_names(&deployment.namespace, cloud)?;
         self.make_interfaces(deployment, cloud, &own).await?;
         Ok(own)
     }
@@ -158,6 +175,7 @@ impl Gcp {
             return Err(Error::invalid("gateway_ip_addresses", "must be as many as bgp_ip_addresses"));
         }
         let project = project(&new.deployment.id)?;
+        check_names(&new.deployment.namespace, &new.cloud)?;
         let (region, n) = (self.region(project), n(&new.deployment.namespace));
         let router = self.vpn_router(&new.deployment).await?.unwrap_or_default();
         let mut interfaces = Vec::new();
@@ -210,7 +228,7 @@ impl Gcp {
         let before = all.len();
         for ((interface, tunnel), address) in interfaces.iter().zip(&new.bgp_addresses) {
             let index = tunnel.as_str().and_then(|tunnel| tunnel.rsplit('-').next()).unwrap_or_default();
-            let name = format!("{}-bgp-peer-{index}", new.cloud);
+            let name = legal("cloud", format!("{}-bgp-peer-{index}", new.cloud))?;
             if !names(&router, "bgpPeers").contains(&name.as_str()) {
                 all.push(json!({
                     "name": name, "interfaceName": interface, "peerIpAddress": address.to_string(), "peerAsn": new.asn,
@@ -284,7 +302,8 @@ impl Gcp {
         let project = project(&deployment.id)?;
         let n = n(&deployment.namespace);
         let routers = format!("projects/{project}/regions/{region}/routers");
-        let path = format!("{routers}/{n}-router");
+        let name = legal("namespace", format!("{n}-router"))?;
+        let path = format!("{routers}/{name}");
         let nats = json!([{
             "name": legal("namespace", format!("{n}-nat"))?,
             "natIpAllocateOption": "AUTO_ONLY",
@@ -294,7 +313,7 @@ impl Gcp {
         match self.get(&path).await? {
             None => {
                 let network = url(&network_path(project, &deployment.namespace));
-                let router = json!({ "name": format!("{n}-router"), "network": network, "nats": nats });
+                let router = json!({ "name": name, "network": network, "nats": nats });
                 self.insert(&routers, router).await.map(drop)
             }
             Some(router) if router["nats"].as_array().is_some_and(|nats| !nats.is_empty()) => Ok(()),
@@ -306,6 +325,16 @@ impl Gcp {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_a_link_fit_or_none_of_it_is_made() {
+        assert!(check_names("default", "azure").is_ok() && check_names("default", "").is_ok());
+        // Its tunnels would still fit, their interfaces would not.
+        let cloud = "c".repeat(37);
+        assert!(legal("cloud", format!("{}-{cloud}-tunnel-0", n("default"))).is_ok());
+        assert!(check_names("default", &cloud).unwrap_err().to_string().contains("cloud"));
+        assert!(check_names("default", &"c".repeat(60)).is_err());
+    }
 
     #[test]
     fn either_end_finds_the_tunnel() {

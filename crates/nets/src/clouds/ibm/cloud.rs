@@ -7,125 +7,72 @@ use async_trait::async_trait;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
+use super::describe::{self, Kind, described, parse};
 use super::network::Place;
-use super::{Ibm, group, is_id, legal, region_of, rules, text};
+use super::ways::Network;
+use super::{Ibm, PREFIX, endpoint, group, legal, region_of, rules, text};
 use crate::cloud::{Cloud, Held, NewConnections, NewGateway, NewResource, OldConnections, tell_idle_flags};
 use crate::clouds::tell_ways_back;
+use crate::clouds::ways::{HasWays as _, loses};
 use crate::error::Error;
-use crate::model::{Created, Deployment, Flags, Mapping, Rule};
+use crate::model::{Created, Deployment, Flags, ForeignNetwork, Mapping, Rule};
 use crate::plan::connect::Gateway;
 use crate::plan::rule;
 use crate::plan::target;
 
-/// What a description must leave to us.
-const NETWORK_WORDS: &[&str] = &[
-    "vpc",
-    "primary_network_interface",
-    "network_interfaces",
-    "primary_network_attachment",
-    "network_attachments",
-    "resource_group",
-    "name",
-];
-
-/// `/resourcegroup/RG/zone/Z/instance/ID`.
-struct Name<'a> {
-    group: &'a str,
-    zone: &'a str,
-    id: &'a str,
-}
-
-fn parse(uri: &str) -> Option<Name<'_>> {
-    let parts: Vec<&str> = uri.split('/').collect();
-    match parts.as_slice() {
-        ["", "resourcegroup", group, "zone", zone, "instance", id]
-            if is_id(group) && is_id(id) && region_of(zone).is_ok() =>
-        {
-            Some(Name { group, zone, id })
-        }
-        _ => None,
-    }
-}
-
-/// A machine to be made: its zone and all but its network.
-pub(super) fn described(description: &str) -> Result<(String, Value), Error> {
-    let wrong = |error: serde_json::Error| Error::invalid("description", format!("is not JSON: {error}"));
-    let mut instance: Value = serde_json::from_str(description).map_err(wrong)?;
-    // The original takes the options of its SDK, in which the machine is wrapped; a name in there does not count.
-    if let Some(prototype) = instance.get_mut("InstancePrototype").map(Value::take) {
-        instance = prototype;
-        instance.as_object_mut().map(|fields| fields.remove("name"));
-    }
-    let fields = instance.as_object().ok_or_else(|| Error::invalid("description", "is not an object"))?;
-    if let Some(field) = NETWORK_WORDS.iter().find(|word| fields.contains_key(**word)) {
-        return Err(Error::invalid(format!("description.{field}"), "is chosen for you; leave it out"));
-    }
-    for field in ["image", "profile"] {
-        if !fields.contains_key(field) {
-            return Err(Error::invalid(
-                format!("description.{field}"),
-                "is missing; only machines from images are offered",
-            ));
-        }
-    }
-    let zone = instance["zone"]["name"].as_str();
-    let zone =
-        zone.ok_or_else(|| Error::invalid("description.zone", "is missing: {\"name\": ZONE}"))?.to_owned();
-    region_of(&zone)?;
-    Ok((zone, instance))
-}
-
-/// Deployment and name of a machine that is to be made; the name may be in the description alone.
-pub(super) fn place_of(id: &str, description: &str) -> Result<(String, String), Error> {
-    let wrong = || {
-        let id = id.escape_debug();
-        Error::invalid("id", format!("`{id}` is not /resourcegroup/RG[/zone/Z][/instance/NAME]"))
-    };
-    let rest = id.trim_end_matches('/').strip_prefix("/resourcegroup/").ok_or_else(wrong)?;
-    let (group, name) = match rest.split('/').collect::<Vec<_>>().as_slice() {
-        [group] | [group, "zone", _] => (*group, None),
-        [group, name]
-        | [group, "zone", _, name]
-        | [group, "instance", name]
-        | [group, "zone", _, "instance", name] => (*group, Some(*name)),
-        _ => return Err(wrong()),
-    };
-    let name = if let Some(name) = name {
-        name.to_owned()
-    } else {
-        let description: Value = serde_json::from_str(description).unwrap_or_default();
-        let name = description["InstancePrototype"]["name"].as_str();
-        let missing =
-            || Error::invalid("description.InstancePrototype.name", "is missing, in the id and here");
-        name.ok_or_else(missing)?.to_owned()
-    };
-    Ok((format!("/resourcegroup/{group}"), name))
-}
-
-/// A machine as the cloud has it.
+/// A machine or an endpoint as the cloud has it.
 struct Machine {
     /// Whether this plugin made its network.
     ours: bool,
     vpc: String,
     group: String,
-    security_group: String,
+    /// None if others took ours from it: what is in theirs is not ours to change.
+    security_group: Option<String>,
     space: Option<IpNet>,
+    /// Whether it may begin to speak; an endpoint only answers.
+    asks: bool,
+}
+
+impl Machine {
+    fn filter(&self) -> Result<&str, Error> {
+        let lost =
+            || Error::Unsupported("its security group was taken from it: put it back, or delete it".into());
+        self.security_group.as_deref().ok_or_else(lost)
+    }
 }
 
 impl Ibm {
+    /// A machine or an endpoint of a namespace.
     async fn machine(&self, namespace: &str, uri: &str) -> Result<Machine, Error> {
         let unknown = || Error::Resource { namespace: namespace.into(), resource: uri.into() };
         let name = parse(uri).ok_or_else(unknown)?;
         let region = region_of(name.zone)?;
-        let instance = self.get(region, &format!("instances/{}", name.id)).await?.ok_or_else(unknown)?;
+        let instance = self.get(region, &name.path()).await?.ok_or_else(unknown)?;
         let place = Place { group: name.group, namespace, region };
         let ours = place.made(&instance["vpc"]);
+        // What others put into a network of ours is theirs, and so are endpoints anywhere.
+        let named_here = text(&instance, "name").starts_with(PREFIX);
+        if !named_here && (ours || name.kind == Kind::Endpoint) {
+            return Err(Error::Foreign { namespace: namespace.into(), resource: uri.into() });
+        }
         if !ours {
             let path = format!("vpcs/{}", text(&instance["vpc"], "id"));
             let vpc = self.get(region, &path).await?.unwrap_or_default();
             if !self.tagged(&vpc, place).await? {
                 return Err(Error::Foreign { namespace: namespace.into(), resource: uri.into() });
             }
+        }
+        if name.kind == Kind::Endpoint {
+            let vpc = text(&instance["vpc"], "id");
+            let subnet = self.subnet_of(region, vpc, &instance).await?.unwrap_or_default();
+            return Ok(Machine {
+                ours,
+                vpc: vpc.into(),
+                group: name.group.into(),
+                security_group: endpoint::security_group(&instance).map(str::to_owned),
+                space: target::parse(text(&subnet, "ipv4_cidr_block")),
+                asks: false,
+            });
         }
         let interface = &instance["primary_network_interface"];
         let path = format!("instances/{}/network_interfaces/{}", name.id, text(interface, "id"));
@@ -138,16 +85,55 @@ impl Ibm {
             ours,
             vpc: text(&instance["vpc"], "id").into(),
             group: name.group.into(),
-            security_group: text(&interface_there["security_groups"][0], "id").into(),
+            security_group: interface_there["security_groups"][0]["id"].as_str().map(str::to_owned),
             space: target::parse(text(&subnet, "ipv4_cidr_block")),
+            asks: true,
         })
+    }
+
+    pub(super) fn flags(&self) -> Flags {
+        *self.flags.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn make_machine(
+        &self,
+        place: Place<'_>,
+        zone: &str,
+        name: &str,
+        mut instance: Value,
+    ) -> Result<Created, Error> {
+        let (vpc, subnet) = self.subnet(place, zone).await?;
+        let owner = json!({ "id": place.group });
+        let body = json!({
+            "name": place.name("sg", &[zone, name]), "vpc": { "id": vpc["id"] }, "resource_group": owner,
+        });
+        // Until the machine has it: a group that nothing uses goes with whatever is deleted next.
+        let turn = self.shape.lock().await;
+        // Empty: everything is denied both ways.
+        let filter =
+            self.make(&self.vpc_url(place.region, "security_groups")?, "security_groups", body).await?;
+        instance["name"] = json!(place.name(name, &[zone]));
+        instance["vpc"] = json!({ "id": vpc["id"] });
+        instance["resource_group"] = owner;
+        instance["primary_network_interface"] =
+            json!({ "subnet": { "id": subnet["id"] }, "security_groups": [{ "id": filter["id"] }] });
+        let made = self.make(&self.vpc_url(place.region, "instances")?, "instances", instance).await?;
+        drop(turn);
+        let id = text(&made, "id").to_owned();
+        let made = self
+            .until(&self.vpc_url(place.region, &format!("instances/{id}"))?, "status", &["running"])
+            .await?;
+        self.attach_tags(text(&filter, "crn"), &["pg", place.namespace, text(&vpc, "id"), &id]).await?;
+        self.attach_tags(text(&made, "crn"), &["pg", place.namespace, text(&vpc, "id")]).await?;
+        let ip = text(&made["primary_network_interface"]["primary_ip"], "address").to_owned();
+        Ok(Created { name: name.into(), uri: Kind::Instance.uri(place.group, zone, &id), ip })
     }
 
     fn remember(&self, deployments: &[Deployment]) {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).extend(deployments.iter().cloned());
     }
 
-    fn remembered(&self, namespace: &str) -> Vec<Deployment> {
+    pub(super) fn remembered(&self, namespace: &str) -> Vec<Deployment> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.iter().filter(|one| namespace.is_empty() || one.namespace == namespace).cloned().collect()
     }
@@ -159,18 +145,18 @@ impl Ibm {
         match self.kept(namespace, name.id).await? {
             Some(rules) => Ok(rules),
             None if machine.ours => Ok(Vec::new()),
-            None => self.found(namespace, region_of(name.zone)?, &machine.security_group).await,
+            None => self.found(namespace, region_of(name.zone)?, machine.filter()?).await,
         }
     }
 
-    /// Changes what is wanted of a machine, and makes it so.
+    /// Changes what is wanted of a machine, and makes it so; whether a rule that was there lost targets.
     async fn set_rules(
         &self,
         namespace: &str,
         uri: &str,
         machine: &Machine,
         change: impl FnOnce(&mut Vec<Rule>) + Send,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let _turn = self.turns.turn(uri).await;
         let name = parse(uri).ok_or_else(|| self.strange("a machine without a name"))?;
         let mut all = self.wanted(namespace, uri, machine).await?;
@@ -179,7 +165,29 @@ impl Ibm {
         if all != before {
             self.keep(namespace, name.id, &all).await?;
         }
-        self.align(region_of(name.zone)?, &machine.security_group, &all, true).await.map(drop)
+        self.align(region_of(name.zone)?, machine.filter()?, &all, true).await?;
+        Ok(before.iter().any(|old| all.iter().any(|new| new.name == old.name && loses(old, new))))
+    }
+
+    /// Makes what rules need and writes them; whether a rule that was there lost targets.
+    async fn write_rules(
+        &self,
+        place: Place<'_>,
+        uri: &str,
+        machine: &Machine,
+        new: Vec<Rule>,
+    ) -> Result<bool, Error> {
+        let space = machine.space.ok_or_else(|| self.strange("a machine without a subnet"))?;
+        // Before anything is made that is paid for.
+        machine.filter()?;
+        tell_ways_back(&self.name, &new);
+        self.provide(place, &machine.vpc, space, &new, machine.asks).await?;
+        let change = |all: &mut Vec<Rule>| {
+            all.retain(|old| !new.iter().any(|rule| rule.name == old.name));
+            all.extend(new);
+            all.sort_by(|a, b| a.name.cmp(&b.name));
+        };
+        self.set_rules(place.namespace, uri, machine, change).await
     }
 }
 
@@ -215,37 +223,24 @@ impl Cloud for Ibm {
         let resource_group = group(&new.deployment.id)?;
         legal("name", &new.name)?;
         legal("namespace", &new.deployment.namespace)?;
-        let (zone, mut instance) = described(&new.description)?;
+        let described = described(&new.description)?;
+        if described.kind == Kind::Endpoint && !self.flags().private_endpoints_enabled {
+            let said = "private endpoints are off: set privateEndpointsEnabled";
+            return Err(Error::Unsupported(said.into()));
+        }
+        let zone = described.zone.as_deref().unwrap_or_else(|| describe::usual_zone(&new.deployment.id));
         let place =
-            Place { group: resource_group, namespace: &new.deployment.namespace, region: region_of(&zone)? };
+            Place { group: resource_group, namespace: &new.deployment.namespace, region: region_of(zone)? };
         if !self.config.regions.iter().any(|region| region == place.region) {
             let message = format!("the region {} is not among cloud.ibm.regions", place.region);
             return Err(Error::invalid("description.zone", message));
         }
         self.remember(std::slice::from_ref(&new.deployment));
-        let (vpc, subnet) = self.subnet(place, &zone).await?;
-        let owner = json!({ "id": resource_group });
-        let body = json!({
-            "name": place.name("sg", &[&zone, &new.name]), "vpc": { "id": vpc["id"] }, "resource_group": owner,
-        });
-        // Empty: everything is denied both ways.
-        let filter =
-            self.make(&self.vpc_url(place.region, "security_groups")?, "security_groups", body).await?;
-        instance["name"] = json!(place.name(&new.name, &[&zone]));
-        instance["vpc"] = json!({ "id": vpc["id"] });
-        instance["resource_group"] = owner;
-        instance["primary_network_interface"] =
-            json!({ "subnet": { "id": subnet["id"] }, "security_groups": [{ "id": filter["id"] }] });
-        let made = self.make(&self.vpc_url(place.region, "instances")?, "instances", instance).await?;
-        let id = text(&made, "id").to_owned();
-        let made = self
-            .until(&self.vpc_url(place.region, &format!("instances/{id}"))?, "status", &["running"])
-            .await?;
-        self.attach_tags(text(&filter, "crn"), &["pg", place.namespace, text(&vpc, "id"), &id]).await?;
-        self.attach_tags(text(&made, "crn"), &["pg", place.namespace, text(&vpc, "id")]).await?;
-        let ip = text(&made["primary_network_interface"]["primary_ip"], "address").to_owned();
-        let uri = format!("/resourcegroup/{resource_group}/zone/{zone}/instance/{id}");
-        Ok(Created { name: new.name, uri, ip })
+        let made = match described.kind {
+            Kind::Instance => self.make_machine(place, zone, &new.name, described.body).await?,
+            Kind::Endpoint => self.make_endpoint(place, zone, &new.name, described.body).await?,
+        };
+        Ok(Created { name: new.name, ..made })
     }
 
     fn deployment_of(&self, uri: &str) -> Option<String> {
@@ -254,7 +249,7 @@ impl Cloud for Ibm {
     }
 
     fn place_of(&self, id: &str, description: &str) -> Result<(String, String), Error> {
-        place_of(id, description)
+        describe::place_of(id, description)
     }
 
     async fn permit_list(&self, namespace: &str, uri: &str) -> Result<Vec<Rule>, Error> {
@@ -269,22 +264,22 @@ impl Cloud for Ibm {
             rules::compile(permission)?;
         }
         let machine = self.machine(namespace, uri).await?;
-        let space = machine.space.ok_or_else(|| self.strange("a machine without a subnet"))?;
         let name = parse(uri).ok_or_else(|| self.strange("a machine without a name"))?;
         let place = Place { group: &machine.group, namespace, region: region_of(name.zone)? };
-        tell_ways_back(&self.name, &new);
-        self.provide(place, &machine.vpc, space, &new).await?;
-        let change = |all: &mut Vec<Rule>| {
-            all.retain(|old| !new.iter().any(|rule| rule.name == old.name));
-            all.extend(new);
-            all.sort_by(|a, b| a.name.cmp(&b.name));
+        let written = {
+            let _adding = self.ways.adding().await;
+            self.write_rules(place, uri, &machine, new).await
         };
-        self.set_rules(namespace, uri, &machine, change).await
+        self.after_adding(Network::of(place), written).await
     }
 
     async fn delete_rules(&self, namespace: &str, uri: &str, names: Vec<String>) -> Result<(), Error> {
         let machine = self.machine(namespace, uri).await?;
-        self.set_rules(namespace, uri, &machine, |all| all.retain(|rule| !names.contains(&rule.name))).await
+        let name = parse(uri).ok_or_else(|| self.strange("a machine without a name"))?;
+        let place = Place { group: &machine.group, namespace, region: region_of(name.zone)? };
+        let gone = |all: &mut Vec<Rule>| all.retain(|rule| !names.contains(&rule.name));
+        self.set_rules(namespace, uri, &machine, gone).await?;
+        self.take_ways(Some(Network::of(place))).await
     }
 
     async fn create_gateway(&self, new: NewGateway) -> Result<Gateway, Error> {
@@ -302,7 +297,8 @@ impl Cloud for Ibm {
     }
 
     async fn set_flags(&self, flags: Flags) -> Result<(), Error> {
-        tell_idle_flags(&self.name, flags, &[]);
+        tell_idle_flags(&self.name, flags, &["privateEndpointsEnabled"]);
+        *self.flags.lock().unwrap_or_else(PoisonError::into_inner) = flags;
         Ok(())
     }
 
@@ -313,22 +309,25 @@ impl Cloud for Ibm {
             for (region, vpc, _) in self.spaces(&deployment).await? {
                 let mut url = self.vpc_url(&region, "instances")?;
                 url.query_pairs_mut().append_pair("vpc.id", text(&vpc, "id"));
+                let place =
+                    Place { group: resource_group, namespace: &deployment.namespace, region: &region };
+                let made = place.made(&vpc);
                 for instance in self.all(&url, "instances").await? {
+                    // What others put into a network of ours is theirs: nobody gave it rules here.
+                    if made && !text(&instance, "name").starts_with(PREFIX) {
+                        continue;
+                    }
                     let zone = text(&instance["zone"], "name");
-                    let full = text(&instance, "name");
-                    let name = full.strip_prefix("paraglider-").and_then(|rest| rest.rsplit_once('-'));
                     let interface = &instance["primary_network_interface"];
                     held.push(Held {
                         namespace: deployment.namespace.clone(),
-                        name: name.map_or(full, |(name, _)| name).to_owned(),
-                        uri: format!(
-                            "/resourcegroup/{resource_group}/zone/{zone}/instance/{}",
-                            text(&instance, "id")
-                        ),
+                        name: describe::plain_name(&instance).to_owned(),
+                        uri: Kind::Instance.uri(resource_group, zone, text(&instance, "id")),
                         ip: text(&interface["primary_ip"], "address").to_owned(),
                         network: text(&vpc, "name").to_owned(),
                     });
                 }
+                held.extend(self.endpoints_held(&deployment, &region, &vpc).await?);
             }
         }
         Ok(held)
@@ -340,7 +339,7 @@ impl Cloud for Ibm {
         let region = region_of(name.zone)?;
         let place = Place { group: name.group, namespace, region };
         match self.machine(namespace, uri).await {
-            Ok(_) => self.remove(self.vpc_url(region, &format!("instances/{}", name.id))?).await?,
+            Ok(_) => self.remove(self.vpc_url(region, &name.path())?).await?,
             // Gone already; what was around it may not be.
             Err(Error::Resource { .. }) => {}
             Err(error) => return Err(error),
@@ -358,8 +357,14 @@ impl Cloud for Ibm {
                         .await?;
                 }
             }
+            if name.kind == Kind::Endpoint {
+                for subnet in self.subnets(region, text(&vpc, "id")).await? {
+                    self.release(region, text(&subnet, "id")).await?;
+                }
+            }
         }
-        self.tidy(place).await
+        self.tidy(place).await?;
+        self.take_ways(Some(Network::of(place))).await
     }
 
     async fn delete_connections(&self, old: OldConnections) -> Result<(), Error> {
@@ -371,8 +376,17 @@ impl Cloud for Ibm {
         for held in self.list_resources(namespace).await? {
             let machine = self.machine(&held.namespace, &held.uri).await?;
             let Some(name) = parse(&held.uri) else { continue };
-            let kept = self.wanted(&held.namespace, &held.uri, &machine).await?;
-            let count = self.align(region_of(name.zone)?, &machine.security_group, &kept, repair).await?;
+            let wanted = self.wanted(&held.namespace, &held.uri, &machine).await;
+            let (kept, filter) = match wanted.and_then(|kept| Ok((kept, machine.filter()?))) {
+                Ok(both) => both,
+                // One that cannot be compared keeps no other from being.
+                Err(Error::Unsupported(said)) => {
+                    found.push(format!("{} is not compared: {said}", held.name));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let count = self.align(region_of(name.zone)?, filter, &kept, repair).await?;
             if count > 0 {
                 found.push(format!(
                     "{}: {count} of its security group's rules are not as they should be",
@@ -380,49 +394,19 @@ impl Cloud for Ibm {
                 ));
             }
         }
+        for deployment in self.remembered(namespace).iter().filter(|_| repair) {
+            let group = group(&deployment.id)?;
+            let place = |region| Place { group, namespace: &deployment.namespace, region };
+            self.ways.owe(self.config.regions.iter().map(|region| Network::of(place(region))));
+        }
+        // A question changes nothing.
+        if repair {
+            self.take_ways(None).await?;
+        }
         Ok(found)
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_of_the_first_generation_may_leave_out_the_name() {
-        let description = r#"{"InstancePrototype":{"name":"vm"}}"#;
-        let vm = ("/resourcegroup/rg".to_owned(), "vm".to_owned());
-        for id in ["", "/zone/us-south-1", "/vm", "/zone/us-south-1/vm", "/zone/us-south-1/instance/vm"] {
-            assert_eq!(place_of(&format!("/resourcegroup/rg{id}"), description).unwrap(), vm, "{id}");
-        }
-        for bad in ["", "rg", "/resourcegroup/rg/a/b/c"] {
-            assert!(place_of(bad, description).is_err(), "{bad}");
-        }
-        assert!(place_of("/resourcegroup/rg", "{}").is_err());
-    }
-
-    #[test]
-    fn descriptions_and_uris_are_judged() {
-        let field = |text: &str| match described(text) {
-            Err(Error::Invalid(mistakes)) => mistakes[0].field.clone(),
-            other => panic!("{text}: {other:?}"),
-        };
-        assert_eq!(
-            described(r#"{"image":{},"profile":{},"zone":{"name":"us-south-1"}}"#).unwrap().0,
-            "us-south-1"
-        );
-        // As the original's examples write it: wrapped, and a name in there does not count.
-        let wrapped =
-            r#"{"InstancePrototype":{"name":"x","image":{},"profile":{},"zone":{"name":"us-south-1"}}}"#;
-        let wanted = json!({ "image": {}, "profile": {}, "zone": { "name": "us-south-1" } });
-        assert_eq!(described(wrapped).unwrap(), ("us-south-1".to_owned(), wanted));
-        assert_eq!(field(r#"{"InstancePrototype":{"vpc":{}}}"#), "description.vpc");
-        assert_eq!(field("[]"), "description");
-        assert_eq!(field(r#"{"vpc":{}}"#), "description.vpc");
-        assert_eq!(field(r#"{"primary_network_interface":{}}"#), "description.primary_network_interface");
-        assert_eq!(field(r#"{"profile":{}}"#), "description.image");
-        assert_eq!(field(r#"{"image":{},"profile":{}}"#), "description.zone");
-        assert!(parse("/resourcegroup/rg/zone/us-south-1/instance/a_b-c").is_some());
-        assert!(parse("/resourcegroup/rg/zone/us-south-1/instance/..").is_none());
+    async fn foreign_networks(&self, deployments: &[Deployment]) -> Result<Vec<ForeignNetwork>, Error> {
+        self.others(deployments).await
     }
 }

@@ -1,13 +1,11 @@
 //! Networks, subnets, the transit gateway between networks, and the way out.
 
-use http::Method;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 use url::Url;
 
-use super::{Ibm, group, name, text};
+use super::{Ibm, endpoint, group, name, text};
 use crate::cloud::{Need, needs};
-use crate::clouds::rest::Call;
 use crate::controller::ConnectRequest;
 use crate::error::Error;
 use crate::model::{Deployment, Rule};
@@ -160,6 +158,7 @@ impl Ibm {
         vpc: &str,
         own: IpNet,
         rules: &[Rule],
+        asks: bool,
     ) -> Result<(), Error> {
         let targets = rules.iter().map(rule::targets).collect::<Result<Vec<_>, _>>()?.concat();
         if targets.iter().all(|target| own.contains(target)) {
@@ -175,7 +174,8 @@ impl Ibm {
         let near: Vec<IpNet> = self.subnets(place.region, vpc).await?.iter().filter_map(space).collect();
         for need in needs(rules, &owner, &map)? {
             match need {
-                Need::Public => self.open_public(place, vpc).await?,
+                Need::Public if asks => self.open_public(place, vpc).await?,
+                Need::Public => {}
                 // Zones of one region are one network.
                 Need::Peering(other) if near.contains(&other.space) => {}
                 Need::Peering(other) => self.transit(place, &other).await?,
@@ -187,31 +187,7 @@ impl Ibm {
         Ok(())
     }
 
-    /// A public gateway for each zone, on every subnet.
-    async fn open_public(&self, place: Place<'_>, vpc: &str) -> Result<(), Error> {
-        let _turn = self.shape.lock().await;
-        for subnet in self.subnets(place.region, vpc).await? {
-            if subnet["public_gateway"]["id"].is_string() {
-                continue;
-            }
-            let zone = text(&subnet["zone"], "name");
-            let body = json!({
-                "name": place.name("gateway", &[zone]), "vpc": { "id": vpc }, "zone": { "name": zone },
-                "resource_group": { "id": place.group },
-            });
-            let made =
-                self.make(&self.vpc_url(place.region, "public_gateways")?, "public_gateways", body).await?;
-            let url = self.vpc_url(place.region, &format!("public_gateways/{}", text(&made, "id")))?;
-            let made = self.until(&url, "status", &["available"]).await?;
-            let path = format!("subnets/{}/public_gateway", text(&subnet, "id"));
-            let call =
-                Call::new(Method::PUT, self.vpc_url(place.region, &path)?).json(json!({ "id": made["id"] }));
-            self.rest.must(&call).await?;
-        }
-        Ok(())
-    }
-
-    fn transit_name(group: &str) -> String {
+    pub(super) fn transit_name(group: &str) -> String {
         name("transit", &[group]).replace("paraglider-transit-", "Paraglider-transit-gw-")
     }
 
@@ -251,15 +227,13 @@ impl Ibm {
         Ok(())
     }
 
-    /// Takes a network off the transit gateway, which goes with the last of them.
-    async fn leave_transit(&self, group: &str, crn: &str) -> Result<(), Error> {
-        let gateways = self.transit_url("transit_gateways")?;
-        let Some(gateway) = self.named(&gateways, "transit_gateways", &Self::transit_name(group)).await?
-        else {
-            return Ok(());
-        };
-        let path = format!("transit_gateways/{}", text(&gateway, "id"));
+    /// Takes a network off a transit gateway, which goes with the last of them.
+    async fn leave_transit(&self, gateway: &Value, crn: &str) -> Result<(), Error> {
+        let path = format!("transit_gateways/{}", text(gateway, "id"));
         let url: Url = self.transit_url(&format!("{path}/connections"))?;
+        if !self.all(&url, "connections").await?.iter().any(|one| text(one, "network_id") == crn) {
+            return Ok(());
+        }
         let mut left = 0;
         for connection in self.all(&url, "connections").await? {
             if text(&connection, "network_id") == crn {
@@ -280,7 +254,7 @@ impl Ibm {
         Ok(())
     }
 
-    /// Removes subnets without machines, and the network with the last of them.
+    /// Removes subnets without machines and endpoints, and the network with the last of them.
     pub(super) async fn tidy(&self, place: Place<'_>) -> Result<(), Error> {
         let _turn = self.shape.lock().await;
         // What others made is theirs to remove.
@@ -289,8 +263,10 @@ impl Ibm {
         let mut url = self.vpc_url(place.region, "instances")?;
         url.query_pairs_mut().append_pair("vpc.id", &id);
         let machines = self.all(&url, "instances").await?;
+        let endpoints = self.endpoints(place.region, &id).await?;
         let used = |subnet: &Value| {
             machines.iter().any(|one| one["primary_network_interface"]["subnet"]["id"] == subnet["id"])
+                || endpoints.iter().any(|one| endpoint::holding(std::slice::from_ref(subnet), one).is_some())
         };
         let gateways = self.gateways(place, &id).await?;
         let mut left = 0;
@@ -301,6 +277,7 @@ impl Ibm {
                 left += 1;
                 continue;
             }
+            self.release(place.region, text(&subnet, "id")).await?;
             self.remove(self.vpc_url(place.region, &format!("subnets/{}", text(&subnet, "id")))?).await?;
         }
         if left > 0 {
@@ -316,7 +293,9 @@ impl Ibm {
                 .await?;
             }
         }
-        self.leave_transit(place.group, text(&vpc, "crn")).await?;
+        for gateway in self.transits(place.group).await? {
+            self.leave_transit(&gateway, text(&vpc, "crn")).await?;
+        }
         self.remove(self.vpc_url(place.region, &format!("vpcs/{id}"))?).await
     }
 }

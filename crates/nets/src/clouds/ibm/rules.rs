@@ -11,7 +11,10 @@ use crate::error::Error;
 use crate::model::{ANY, Direction, Rule};
 use crate::plan::{rule, target};
 
-const PROTOCOLS: [(i32, &str); 4] = [(ANY, "any"), (1, "icmp"), (6, "tcp"), (17, "udp")];
+/// What IBM called `all` until the API of 2025-12-09, and what the original means by it. The newer `any` is
+/// wider, and IBM warns that rules with it break clusters of the same network.
+const ALL: &str = "icmp_tcp_udp";
+const PROTOCOLS: [(i32, &str); 4] = [(ANY, ALL), (1, "icmp"), (6, "tcp"), (17, "udp")];
 
 /// What a security group holds for a rule; nothing for the way back, because groups let replies pass and
 /// know no source ports.
@@ -57,7 +60,7 @@ pub(super) fn compile(permission: &Rule) -> Result<Vec<Value>, Error> {
 /// What a rule of a group permits, named by its contents; nothing if no rule can say it.
 pub(super) fn read(made: &Value) -> Option<Rule> {
     let protocol = match text(made, "protocol") {
-        "all" => ANY,
+        "all" | "any" => ANY,
         word => PROTOCOLS.iter().find(|(_, name)| *name == word).map(|(number, _)| *number)?,
     };
     let remote = made["remote"]["cidr_block"].as_str().or_else(|| made["remote"]["address"].as_str())?;
@@ -83,7 +86,10 @@ fn key(made: &Value) -> String {
     let remote =
         remote.or_else(|| Some(format!("{}/32", made["remote"]["address"].as_str()?))).unwrap_or_default();
     let port = |field: &str| made[field].as_u64().map_or_else(String::new, |port| port.to_string());
-    let protocol = text(made, "protocol");
+    let protocol = match text(made, "protocol") {
+        "all" => ALL,
+        word => word,
+    };
     format!("{} {protocol} {} {} {remote}", text(made, "direction"), port("port_min"), port("port_max"))
 }
 
@@ -217,8 +223,19 @@ mod tests {
             let read = read(&made).unwrap();
             assert_eq!((read.dst_port, read.protocol, compile(&read).unwrap()), (443, 6, vec![made]));
         }
-        let all = json!({ "direction": "outbound", "protocol": "all", "remote": { "address": "10.0.0.5" } });
-        assert_eq!((read(&all).unwrap().protocol, &*read(&all).unwrap().targets[0]), (ANY, "10.0.0.5/32"));
+        for word in ["all", "icmp_tcp_udp", "any"] {
+            let all =
+                json!({ "direction": "outbound", "protocol": word, "remote": { "address": "10.0.0.5" } });
+            let rule = read(&all).unwrap();
+            assert_eq!((rule.protocol, &*rule.targets[0]), (ANY, "10.0.0.5/32"));
+            // What the original wrote is left as it is; what lets more pass than a rule can say is not.
+            let changed = difference(&compile(&rule).unwrap(), std::slice::from_ref(&all));
+            assert_eq!(
+                (changed.0.is_empty(), changed.1.is_empty()),
+                (word != "any", word != "any"),
+                "{word}"
+            );
+        }
         for bad in [
             json!({ "direction": "inbound", "protocol": "tcp", "port_min": 1, "port_max": 9, "remote": { "cidr_block": "10.0.0.0/8" } }),
             json!({ "direction": "inbound", "protocol": "all", "remote": { "id": "another-group" } }),
@@ -233,7 +250,7 @@ mod tests {
         group.iter().any(|made| {
             let range: ipnet::IpNet = made["remote"]["cidr_block"].as_str().unwrap().parse().unwrap();
             let protocol = match made["protocol"].as_str().unwrap() {
-                "any" => true,
+                "icmp_tcp_udp" => matches!(packet.protocol, 1 | 6 | 17),
                 "icmp" => packet.protocol == 1,
                 "tcp" => packet.protocol == 6,
                 "udp" => packet.protocol == 17,
@@ -256,12 +273,13 @@ mod tests {
         let address = |dice: &mut rand::rngs::StdRng| {
             Ipv4Addr::new(10, 0, dice.random_range(0..4), dice.random_range(0..8))
         };
-        let (mut passed, mut judged) = (0, 0);
+        let (mut passed, mut judged, mut back) = (0, 0, 0);
         for _ in 0..200 * effort {
             let rules: Vec<Rule> = (0..dice.random_range(0..6))
                 .map(|index| {
                     let protocol = [ANY, 1, 6, 17][dice.random_range(0..4)];
                     let ported = matches!(protocol, 6 | 17) && dice.random();
+                    let way_back = matches!(protocol, 6 | 17) && !ported && dice.random();
                     let targets = (0..dice.random_range(0..3)).map(|_| {
                         format!("{}/{}", address(&mut dice), [8, 22, 24, 30, 32][dice.random_range(0..5)])
                     });
@@ -269,6 +287,7 @@ mod tests {
                         name: format!("r{index}"),
                         targets: targets.collect(),
                         direction: if dice.random() { Direction::Inbound } else { Direction::Outbound },
+                        src_port: if way_back { [0, 22, 80][dice.random_range(0..3)] } else { ANY },
                         dst_port: if ported { [22, 80, 443][dice.random_range(0..3)] } else { ANY },
                         protocol,
                         ..sample()
@@ -282,7 +301,7 @@ mod tests {
                     source: address(&mut dice).into(),
                     destination: address(&mut dice).into(),
                     protocol: [1, 6, 17, 50][dice.random_range(0..4)],
-                    source_port: 40000,
+                    source_port: [0, 22, 80, 40000][dice.random_range(0..4)],
                     destination_port: [22, 80, 443, 8080][dice.random_range(0..4)],
                 };
                 let (peer, direction) = if outbound {
@@ -290,13 +309,19 @@ mod tests {
                 } else {
                     (packet.source, Direction::Inbound)
                 };
+                let permits = |rule: &&Rule| rule.direction == direction && matches(rule, peer, &packet);
+                // Of a flow only the first packet is judged: the way back begins none, and its replies pass by
+                // themselves. Protocols beside ICMP, TCP and UDP are never let through.
+                let begins = |rule: &&Rule| !rule::is_way_back(rule);
                 let reference =
-                    rules.iter().any(|rule| rule.direction == direction && matches(rule, peer, &packet));
+                    packet.protocol != 50 && rules.iter().filter(begins).any(|rule| permits(&rule));
                 assert_eq!(passes(&group, &packet, outbound), reference, "{packet:?} {rules:?}");
                 judged += 1;
                 passed += usize::from(reference);
+                back += usize::from(!reference && rules.iter().any(|rule| permits(&rule) && !begins(&rule)));
             }
         }
         assert!(passed * 20 > judged && passed < judged, "{passed} of {judged} is no test");
+        assert!(back * 1000 > judged, "ways back alone named {back} of {judged}");
     }
 }

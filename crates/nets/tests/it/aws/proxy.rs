@@ -16,6 +16,27 @@ struct Seen {
     actions: Vec<String>,
     /// Bodies of changes whose answers were lost already; nothing if none are to be lost.
     lost: Option<BTreeSet<String>>,
+    trouble: Trouble,
+}
+
+/// What goes wrong; 0 is never.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Trouble {
+    /// Every n-th call is told that there were too many.
+    pub(super) throttle_every: usize,
+    /// Every n-th call fails within AWS, before anything is done.
+    pub(super) fail_every: usize,
+}
+
+impl Trouble {
+    /// What is answered instead of passing a call on.
+    fn answer(self, number: usize) -> Option<(StatusCode, &'static str)> {
+        let every = |n: usize| n != 0 && number % n == n - 1;
+        if every(self.throttle_every) {
+            return Some((StatusCode::SERVICE_UNAVAILABLE, "RequestLimitExceeded"));
+        }
+        every(self.fail_every).then_some((StatusCode::INTERNAL_SERVER_ERROR, "InternalError"))
+    }
 }
 
 #[derive(Clone)]
@@ -49,6 +70,13 @@ impl Proxy {
         self.shared.seen.lock().unwrap().lost = Some(BTreeSet::new());
     }
 
+    /// From now on calls are noted anew, and this goes wrong.
+    pub(super) fn trouble(&self, trouble: Trouble) {
+        let mut seen = self.shared.seen.lock().unwrap();
+        seen.actions.clear();
+        seen.trouble = trouble;
+    }
+
     /// Returns when an answer was lost.
     pub(super) async fn cut(&self) {
         self.shared.cut.notified().await;
@@ -72,6 +100,19 @@ async fn pass(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) -> 
     let text = String::from_utf8_lossy(&body).into_owned();
     let action = url::form_urlencoded::parse(text.as_bytes()).find(|(key, _)| key == "Action");
     let action = action.map(|(_, value)| value.into_owned()).unwrap_or_default();
+    let refused = {
+        let mut seen = shared.seen.lock().unwrap();
+        let refused = seen.trouble.answer(seen.actions.len());
+        if refused.is_some() {
+            seen.actions.push(action.clone());
+        }
+        refused
+    };
+    if let Some((status, code)) = refused {
+        let error = format!("<Error><Code>{code}</Code><Message>later</Message></Error>");
+        return (status, format!("<Response><Errors>{error}</Errors><RequestID>r</RequestID></Response>"))
+            .into_response();
+    }
     let mut request = shared.http.post(&shared.to).body(body);
     for name in ["authorization", "content-type", "x-amz-date", "x-amz-security-token"] {
         if let Some(value) = headers.get(name) {

@@ -9,7 +9,13 @@ static CONTRACT: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("contract.json")).expect("contract.json is JSON"));
 
 /// What the contract says against a request.
-pub(super) fn check(method: &str, path: &str, version: Option<&str>, body: &Value) -> Result<(), String> {
+pub(super) fn check(
+    method: &str,
+    path: &str,
+    query: &[(String, String)],
+    body: &Value,
+) -> Result<(), String> {
+    let version = query.iter().find(|(name, _)| name == "api-version").map(|(_, value)| value.as_str());
     let operations = CONTRACT["operations"].as_array().unwrap();
     let operation = operations
         .iter()
@@ -17,6 +23,12 @@ pub(super) fn check(method: &str, path: &str, version: Option<&str>, body: &Valu
         .ok_or_else(|| format!("the SDK has no {method} {path}"))?;
     if operation["apiVersion"].as_str() != version {
         return Err(format!("api-version {version:?} instead of {}", operation["apiVersion"]));
+    }
+    // Marks of pages are the service's own.
+    let own = |name: &str| matches!(name, "api-version" | "$skiptoken");
+    let known = |name: &str| operation["query"].as_array().into_iter().flatten().any(|known| *known == *name);
+    if let Some((name, _)) = query.iter().find(|(name, _)| !own(name) && !known(name)) {
+        return Err(format!("the SDK has no parameter {name} there"));
     }
     match operation["body"].as_str() {
         Some(name) => validate(&serde_json::json!({ "$ref": name }), body, "body"),
@@ -109,7 +121,8 @@ fn validate(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
 fn the_contract_can_refuse() {
     use serde_json::json;
     let vnet = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/virtualNetworks/v";
-    let put = |body: Value| check("PUT", vnet, Some("2023-05-01"), &body);
+    let version = |version: &str| vec![("api-version".to_owned(), version.to_owned())];
+    let put = |body: Value| check("PUT", vnet, &version("2023-05-01"), &body);
     assert_eq!(
         put(
             json!({ "location": "x", "properties": { "addressSpace": { "addressPrefixes": ["10.0.0.0/16"] } } })
@@ -125,6 +138,26 @@ fn the_contract_can_refuse() {
     ] {
         assert!(put(bad.clone()).is_err(), "{bad}");
     }
-    assert!(check("PUT", vnet, Some("2020-01-01"), &json!({})).is_err());
-    assert!(check("POST", vnet, Some("2023-05-01"), &json!({})).is_err());
+    assert!(check("PUT", vnet, &version("2020-01-01"), &json!({})).is_err());
+    assert!(check("POST", vnet, &version("2023-05-01"), &json!({})).is_err());
+    let mut asked = version("2023-05-01");
+    asked.push(("syncRemoteAddressSpace".into(), "true".into()));
+    assert!(check("PUT", vnet, &asked, &json!({ "location": "x" })).is_err());
+    let half = format!("{vnet}/virtualNetworkPeerings/p");
+    assert_eq!(check("PUT", &half, &asked, &json!({})), Ok(()));
+
+    let cluster = "/subscriptions/s/resourceGroups/g/providers/Microsoft.ContainerService/managedClusters/c";
+    let put = |properties: Value| {
+        check("PUT", cluster, &version("2024-01-01"), &json!({ "location": "x", "properties": properties }))
+    };
+    assert_eq!(put(json!({ "agentPoolProfiles": [{ "name": "pool", "count": 1 }] })), Ok(()));
+    for bad in [
+        json!({ "agentPoolProfiles": [{ "count": 1 }] }),
+        json!({ "agentPoolProfiles": [{ "name": "Pool" }] }),
+        json!({ "networkProfile": { "serviceCidr": "10.0.0.0/33" } }),
+        json!({ "networkProfile": { "networkPlugin": "calico" } }),
+        json!({ "fqdn": "x" }),
+    ] {
+        assert!(put(bad.clone()).is_err(), "{bad}");
+    }
 }

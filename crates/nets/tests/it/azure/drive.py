@@ -5,6 +5,7 @@ import sys
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from azure.core.pipeline.policies import SansIOHTTPPolicy
 from azure.mgmt.compute import ComputeManagementClient
+from azure.mgmt.containerservice import ContainerServiceClient
 from azure.mgmt.network import NetworkManagementClient
 
 URL, GROUP = sys.argv[1], "rg"
@@ -21,6 +22,7 @@ class Nobody:
 options = dict(base_url=URL, authentication_policy=SansIOHTTPPolicy(), polling_interval=0)
 network = NetworkManagementClient(Nobody(), "s1", **options)
 compute = ComputeManagementClient(Nobody(), "s1", api_version="2022-11-01", **options)
+clusters = ContainerServiceClient(Nobody(), "s1", api_version="2024-01-01", **options).managed_clusters
 
 
 def refused(code, call):
@@ -93,6 +95,70 @@ network.virtual_network_peerings.begin_delete(GROUP, "b", "b-to-a").result()
 assert network.virtual_network_peerings.get(GROUP, "a", "a-to-b").peering_state == "Disconnected"
 refused("RemotePeeringIsDisconnected", lambda: peer(b, a))
 network.virtual_network_peerings.begin_delete(GROUP, "a", "a-to-b").result()
+
+# A cluster: a space and a subnet more in a network that is peered, its filter, and what becomes of the peering.
+peer(a, b), peer(b, a)
+fence = network.network_security_groups.begin_create_or_update(GROUP, "k-default-nsg", {
+    "location": "westus2", "tags": TAGS,
+    "properties": {"securityRules": [{"name": "paraglider-deny-all-inbound", "properties": deny}]},
+}).result()
+default = {"name": "default", "properties": {"addressPrefix": "10.0.0.0/16"}}
+ours = {"name": "k-subnet", "properties": {"addressPrefix": "10.2.0.0/16", "networkSecurityGroup": {"id": fence.id}}}
+
+
+def reshape(spaces, subnets):
+    return network.virtual_networks.begin_create_or_update(GROUP, "a", {
+        "location": "westus2", "tags": TAGS,
+        "properties": {"addressSpace": {"addressPrefixes": spaces}, "subnets": subnets}}).result()
+
+
+refused("VnetAddressSpacesOverlap", lambda: reshape(["10.0.0.0/16", "10.1.0.0/16"], [default]))
+refused("InUseSubnetCannotBeDeleted", lambda: reshape(["10.2.0.0/16"], [ours]))
+wider = reshape(["10.0.0.0/16", "10.2.0.0/16"], [default, ours])
+assert {subnet.name for subnet in wider.subnets} == {"default", "k-subnet"}, wider
+assert wider.virtual_network_peerings[0].peering_sync_level == "RemoteNotInSync", wider.virtual_network_peerings
+far = network.virtual_network_peerings.get(GROUP, "b", "b-to-a")
+assert far.peering_sync_level == "LocalNotInSync" and far.remote_address_space.address_prefixes == ["10.0.0.0/16"]
+far = network.virtual_network_peerings.begin_create_or_update(
+    GROUP, "b", "b-to-a", far, sync_remote_address_space="true").result()
+assert far.remote_address_space.address_prefixes == ["10.0.0.0/16", "10.2.0.0/16"], far
+assert network.virtual_network_peerings.get(GROUP, "a", "a-to-b").peering_sync_level == "FullyInSync"
+
+place = next(subnet.id for subnet in wider.subnets if subnet.name == "k-subnet")
+cluster = {
+    "location": "westus2", "tags": TAGS, "identity": {"type": "SystemAssigned"},
+    "properties": {
+        "dnsPrefix": "k", "apiServerAccessProfile": {"enablePrivateCluster": True},
+        "agentPoolProfiles": [{"name": "system", "mode": "System", "count": 1, "vmSize": "Standard_B4ms", "vnetSubnetID": place}],
+        "networkProfile": {"networkPlugin": "azure", "serviceCidr": "10.3.0.0/16", "dnsServiceIP": "10.3.0.10"},
+    },
+}
+
+
+def made_cluster(**profile):
+    cluster["properties"]["networkProfile"].update(profile)
+    return clusters.begin_create_or_update(GROUP, "k", cluster).result()
+
+
+refused("ServiceCidrOverlapExistingSubnetsCidr", lambda: made_cluster(serviceCidr="10.1.0.0/16", dnsServiceIP="10.1.0.10"))
+refused("DnsServiceIpOutOfServiceCidr", lambda: made_cluster(serviceCidr="10.3.0.0/16"))
+shut = {**deny, "direction": "Outbound"}
+network.security_rules.begin_create_or_update(GROUP, "k-default-nsg", "shut", {"properties": shut}).result()
+refused("VMExtensionError_OutboundConnFail", lambda: made_cluster(dnsServiceIP="10.3.0.10"))
+network.security_rules.begin_delete(GROUP, "k-default-nsg", "shut").result()
+k = made_cluster()
+assert k.provisioning_state == "Succeeded" and k.agent_pool_profiles[0].vnet_subnet_id == place, k
+assert k.network_profile.service_cidr == "10.3.0.0/16" and k.api_server_access_profile.enable_private_cluster is True
+assert [found.name for found in clusters.list_by_resource_group(GROUP)] == ["k"]
+assert clusters.get(GROUP, "k").tags == TAGS
+refused("PropertyChangeNotAllowed", lambda: made_cluster(serviceCidr="10.4.0.0/16", dnsServiceIP="10.4.0.10"))
+refused("InUseSubnetCannotBeDeleted", lambda: reshape(["10.0.0.0/16"], [default]))
+refused("InUse", lambda: network.network_security_groups.begin_delete(GROUP, "k-default-nsg").result())
+clusters.begin_delete(GROUP, "k").result()
+assert reshape(["10.0.0.0/16"], [default]).address_space.address_prefixes == ["10.0.0.0/16"]
+network.network_security_groups.begin_delete(GROUP, "k-default-nsg").result()
+for own, other in [("a", "b"), ("b", "a")]:
+    network.virtual_network_peerings.begin_delete(GROUP, own, f"{own}-to-{other}").result()
 
 ips = [network.public_ip_addresses.begin_create_or_update(GROUP, f"ip-{index}", {
     "location": "westus2", "sku": {"name": "Standard"}, "properties": {"publicIPAllocationMethod": "Static"},

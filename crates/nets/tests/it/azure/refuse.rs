@@ -10,12 +10,22 @@ use super::vendor::{AzureSim, spaces};
 
 type No = (&'static str, String);
 
-/// The other half of a peering; nothing if it is no peering.
-pub(super) fn reverse(id: &str, body: &Value) -> Option<String> {
+/// The network at the other end of half of a peering.
+fn remote(body: &Value) -> Option<String> {
+    body["properties"]["remoteVirtualNetwork"]["id"].as_str().map(str::to_lowercase)
+}
+
+/// The half of a network's peering with another, whatever it is called.
+fn half_between<'a>(sim: &'a AzureSim, own: &str, other: &str) -> Option<&'a String> {
+    let halves = format!("{own}/virtualnetworkpeerings/");
+    let all = sim.objects.iter().filter(|(key, _)| key.starts_with(&halves));
+    all.filter(|(_, half)| remote(half).as_deref() == Some(other)).map(|(key, _)| key).next()
+}
+
+/// The other half of a peering, empty while it is not there; nothing if it is no peering.
+pub(super) fn reverse(sim: &AzureSim, id: &str, body: &Value) -> Option<String> {
     let (vnet, _) = id.split_once("/virtualnetworkpeerings/")?;
-    let other = body["properties"]["remoteVirtualNetwork"]["id"].as_str()?.to_lowercase();
-    let last = |id: &str| id.rsplit('/').next().unwrap().to_owned();
-    Some(format!("{other}/virtualnetworkpeerings/{}-to-{}", last(&other), last(vnet)))
+    Some(half_between(sim, &remote(body)?, vnet).cloned().unwrap_or_default())
 }
 
 /// Every id that an object names.
@@ -24,7 +34,9 @@ fn named(body: &Value, found: &mut Vec<String>) {
         Value::Object(fields) => {
             for (name, value) in fields {
                 match value {
-                    Value::String(text) if name == "id" => found.push(text.to_lowercase()),
+                    Value::String(text) if name == "id" || name == "vnetSubnetID" => {
+                        found.push(text.to_lowercase());
+                    }
                     value => named(value, found),
                 }
             }
@@ -67,9 +79,26 @@ pub(super) fn put(sim: &AzureSim, id: &str, body: &Value, now: Duration) -> Resu
                     return no("NetcfgInvalidSubnet", format!("{prefix} is outside of its network"));
                 }
             }
-            Ok(())
+            reshaped(sim, id, body, &own)
         }
         ("virtualnetworks", Some("virtualnetworkpeerings")) => peering(sim, id, body, now),
+        ("virtualnetworks", Some(_)) => {
+            let used = body["properties"]["natGateway"]["id"].as_str().map(str::to_lowercase);
+            let own = parts[..9].join("/");
+            let other = sim.objects.iter().find(|(key, subnet)| {
+                let same = subnet.pointer("/properties/natGateway/id").and_then(Value::as_str);
+                key.contains("/subnets/")
+                    && !key.starts_with(&format!("{own}/"))
+                    && used.is_some()
+                    && same.map(str::to_lowercase) == used
+            });
+            match other {
+                Some((key, _)) => {
+                    no("NatGatewayCannotBeUsedBySubnetsBelongingToDifferentVirtualNetworks", key.clone())
+                }
+                None => Ok(()),
+            }
+        }
         ("networksecuritygroups", None) => {
             let rules = body["properties"]["securityRules"].as_array().cloned().unwrap_or_default();
             rules.iter().try_for_each(|new| {
@@ -96,6 +125,7 @@ pub(super) fn put(sim: &AzureSim, id: &str, body: &Value, now: Duration) -> Resu
                 .any(|key| key.contains("/virtualmachines/") && key != id && uses(sim, key, nic));
             if taken { no("NicInUse", format!("{nic} is taken")) } else { Ok(()) }
         }
+        ("managedclusters", _) => cluster(sim, id, body),
         ("virtualnetworkgateways", _) => gateway(body, &ids),
         ("connections", _) => {
             let key = body["properties"]["sharedKey"].as_str().unwrap_or_default();
@@ -103,6 +133,74 @@ pub(super) fn put(sim: &AzureSim, id: &str, body: &Value, now: Duration) -> Resu
         }
         _ => Ok(()),
     }
+}
+
+fn overlap(a: &[IpNet], b: &[IpNet]) -> bool {
+    a.iter().any(|a| b.iter().any(|b| a.contains(b) || b.contains(a)))
+}
+
+/// A network that is there is written again: what is used stays, and peers keep their own spaces.
+fn reshaped(sim: &AzureSim, id: &str, body: &Value, own: &[IpNet]) -> Result<(), No> {
+    let subnets = body["properties"]["subnets"].as_array().cloned().unwrap_or_default();
+    let named = |key: &str| {
+        subnets
+            .iter()
+            .find(|subnet| format!("{id}/subnets/{}", subnet["name"].as_str().unwrap()).to_lowercase() == key)
+    };
+    let prefix = format!("{id}/subnets/");
+    for (key, old) in sim.objects.iter().filter(|(key, _)| key.starts_with(&prefix)) {
+        let same = |new: &Value| new["properties"]["addressPrefix"] == old["properties"]["addressPrefix"];
+        let user = sim.objects.keys().find(|user| !user.starts_with(id) && uses(sim, user, key));
+        if let Some(user) = user.filter(|_| !named(key).is_some_and(same)) {
+            return Err(("InUseSubnetCannotBeDeleted", format!("{key} is used by {user}")));
+        }
+    }
+    let halves = format!("{id}/virtualnetworkpeerings/");
+    for (_, half) in sim.objects.iter().filter(|(key, _)| key.starts_with(&halves)) {
+        let other = half["properties"]["remoteVirtualNetwork"]["id"].as_str().unwrap().to_lowercase();
+        if sim.objects.get(&other).is_some_and(|vnet| overlap(own, &spaces(vnet))) {
+            return Err(("VnetAddressSpacesOverlap", format!("the spaces overlap with those of {other}")));
+        }
+    }
+    Ok(())
+}
+
+fn cluster(sim: &AzureSim, id: &str, body: &Value) -> Result<(), No> {
+    let no = |code: &'static str, message: &str| Err((code, message.to_owned()));
+    let pools = body["properties"]["agentPoolProfiles"].as_array().cloned().unwrap_or_default();
+    let Some(subnet) = pools.first().and_then(|pool| pool["vnetSubnetID"].as_str()) else {
+        return no("InvalidParameter", "this stand-in only knows clusters in a subnet that is given");
+    };
+    let subnet = subnet.to_lowercase();
+    let Some(place) = sim.objects.get(&subnet) else { return no("InvalidResourceReference", &subnet) };
+    let profile = &body["properties"]["networkProfile"];
+    let net = |field: &str| profile[field].as_str().and_then(|text| text.parse::<IpNet>().ok());
+    let Some(services) = net("serviceCidr") else { return no("ServiceCidrMissing", "serviceCidr") };
+    let dns = profile["dnsServiceIP"].as_str().and_then(|text| text.parse::<Ipv4Addr>().ok());
+    if !dns.is_some_and(|dns| services.contains(&std::net::IpAddr::from(dns))) {
+        return no("DnsServiceIpOutOfServiceCidr", "dnsServiceIP is not of serviceCidr");
+    }
+    let vnet = subnet.split_once("/subnets/").unwrap().0;
+    if sim.objects.values().any(|vnet| overlap(&[services], &spaces(vnet))) {
+        return no("ServiceCidrOverlapExistingSubnetsCidr", "serviceCidr is taken");
+    }
+    if sim.objects[vnet]["location"] != body["location"] {
+        return no("VnetLocationMismatch", "a cluster is where its network is");
+    }
+    if let Some(known) = sim.objects.get(id) {
+        let before = &known["properties"]["networkProfile"]["serviceCidr"];
+        let same = *before == profile["serviceCidr"];
+        return if same { Ok(()) } else { no("PropertyChangeNotAllowed", "networkProfile.serviceCidr") };
+    }
+    // Nodes load what they run before they are nodes.
+    let filter =
+        place["properties"]["networkSecurityGroup"]["id"].as_str().unwrap_or_default().to_lowercase();
+    let rules = format!("{filter}/securityrules/");
+    let shut = sim.objects.iter().any(|(key, rule)| {
+        let rule = &rule["properties"];
+        key.starts_with(&rules) && rule["access"] == "Deny" && rule["direction"] == "Outbound"
+    });
+    if shut { no("VMExtensionError_OutboundConnFail", "nodes cannot reach what they need") } else { Ok(()) }
 }
 
 fn rule<'a>(name: &str, body: &Value, mut others: impl Iterator<Item = &'a Value>) -> Result<(), No> {
@@ -146,10 +244,13 @@ fn peering(sim: &AzureSim, id: &str, body: &Value, now: Duration) -> Result<(), 
     let own = id.split_once("/virtualnetworkpeerings/").unwrap().0;
     let other = body["properties"]["remoteVirtualNetwork"]["id"].as_str().unwrap_or_default().to_lowercase();
     let (near, far) = (spaces(&sim.objects[own]), spaces(&sim.objects[&other]));
-    if near.iter().any(|a| far.iter().any(|b| a.contains(b) || b.contains(a))) {
+    if overlap(&near, &far) {
         return no("VnetAddressSpacesOverlap", "the spaces overlap");
     }
-    let half = reverse(id, body).unwrap();
+    if half_between(sim, own, &other).is_some_and(|half| half != id) {
+        return no("AnotherPeeringAlreadyReferencesRemoteVnet", "the two are peered already");
+    }
+    let half = reverse(sim, id, body).unwrap();
     let there = sim.objects.get(&half);
     if there.is_some() && sim.met.contains(&half) && !sim.objects.contains_key(id) {
         return no("RemotePeeringIsDisconnected", "the other half is disconnected");

@@ -29,6 +29,8 @@ pub(crate) struct AzureSim {
     pub(super) keys: BTreeMap<String, String>,
     /// Halves of peerings that were connected once.
     pub(super) met: BTreeSet<String>,
+    /// Those that could not be made, until they are asked for again.
+    pub(crate) failed: BTreeSet<String>,
     url: String,
     /// Any client may call, and nothing takes real time: for the vendor's SDK.
     open: bool,
@@ -49,6 +51,16 @@ impl AzureSim {
     pub(crate) fn inventory(&self) -> Vec<String> {
         let short = |id: &String| id.split("/providers/").nth(1).unwrap_or_default().to_owned();
         self.objects.keys().map(short).collect()
+    }
+
+    /// Everything there is, but for what differs from run to run, and the keys of tunnels.
+    pub(crate) fn state(&self) -> (BTreeMap<String, Value>, BTreeMap<String, String>) {
+        let plain = |(id, object): (&String, &Value)| {
+            let mut object = object.clone();
+            object.as_object_mut().unwrap().remove("etag");
+            (id.clone(), object)
+        };
+        (self.objects.iter().map(plain).collect(), self.keys.clone())
     }
 
     pub(crate) fn object(&self, id: &str) -> Option<Value> {
@@ -82,7 +94,12 @@ impl AzureSim {
     fn view(&self, id: &str, now: Duration) -> Value {
         let mut value = self.objects[id].clone();
         let moving = self.ready.get(id).is_some_and(|ready| now < *ready);
-        value["properties"]["provisioningState"] = json!(if moving { "Updating" } else { "Succeeded" });
+        let failed = self.failed.contains(id);
+        value["properties"]["provisioningState"] = json!(match (moving, failed) {
+            (true, _) => "Updating",
+            (false, true) => "Failed",
+            (false, false) => "Succeeded",
+        });
         for (kind, field) in [
             ("subnets", "subnets"),
             ("virtualNetworkPeerings", "virtualNetworkPeerings"),
@@ -95,7 +112,7 @@ impl AzureSim {
                 value["properties"][field] = json!(children);
             }
         }
-        if let Some(half) = refuse::reverse(id, &value) {
+        if let Some(half) = refuse::reverse(self, id, &value) {
             let state = if !self.met.contains(id) {
                 "Initiated"
             } else if self.objects.contains_key(&half) && self.met.contains(&half) {
@@ -104,9 +121,31 @@ impl AzureSim {
                 "Disconnected"
             };
             value["properties"]["peeringState"] = json!(state);
+            let knows = |half: &str, vnet: &str| match (self.objects.get(half), self.objects.get(vnet)) {
+                (Some(half), Some(vnet)) => {
+                    half["properties"]["remoteAddressSpace"] == vnet["properties"]["addressSpace"]
+                }
+                _ => true,
+            };
             let remote = value["properties"]["remoteVirtualNetwork"]["id"].as_str().unwrap().to_lowercase();
-            if let Some(vnet) = self.objects.get(&remote) {
-                value["properties"]["remoteAddressSpace"] = vnet["properties"]["addressSpace"].clone();
+            let own = id.split_once("/virtualnetworkpeerings/").unwrap().0;
+            value["properties"]["peeringSyncLevel"] = json!(match (knows(id, &remote), knows(&half, own)) {
+                (true, true) => "FullyInSync",
+                (false, true) => "LocalNotInSync",
+                (true, false) => "RemoteNotInSync",
+                (false, false) => "LocalAndRemoteNotInSync",
+            });
+        }
+        if id.contains("/networksecuritygroups/") && id.split('/').count() == 9 {
+            for (kind, part) in [("networkInterfaces", "/networkinterfaces/"), ("subnets", "/subnets/")] {
+                let behind = self.objects.iter().filter(|(key, other)| {
+                    let filter = other.pointer("/properties/networkSecurityGroup/id").and_then(Value::as_str);
+                    key.contains(part) && filter.is_some_and(|filter| filter.to_lowercase() == id)
+                });
+                let behind: Vec<Value> = behind.map(|(_, other)| json!({ "id": other["id"] })).collect();
+                if !behind.is_empty() {
+                    value["properties"][kind] = json!(behind);
+                }
             }
         }
         if id.contains("/networkinterfaces/") {
@@ -127,6 +166,7 @@ impl AzureSim {
     fn duration(id: &str) -> Duration {
         let seconds = match id.split('/').nth(7).unwrap_or_default() {
             "virtualnetworkgateways" => 25 * 60,
+            "managedclusters" => 8 * 60,
             "virtualmachines" => 90,
             "connections" => 30,
             "virtualnetworks" if id.split('/').count() == 9 => 5,
@@ -165,10 +205,20 @@ impl AzureSim {
             return Reply::new(400, error(code, &message));
         }
         let existed = self.objects.contains_key(&id);
+        self.failed.remove(&id);
         let mut body = seen.body.clone();
         body["id"] = json!(seen.path);
         body["name"] = json!(seen.path.rsplit('/').next());
         self.fill(&id, &mut body);
+        if refuse::reverse(self, &id, &body).is_some() {
+            // A half learns the spaces of the other network when it is made, and when it is told to.
+            let remote = body["properties"]["remoteVirtualNetwork"]["id"].as_str().unwrap().to_lowercase();
+            let known = self.objects.get(&id).filter(|_| seen.parameter("syncRemoteAddressSpace").is_none());
+            body["properties"]["remoteAddressSpace"] = match known {
+                Some(half) => half["properties"]["remoteAddressSpace"].clone(),
+                None => self.objects[&remote]["properties"]["addressSpace"].clone(),
+            };
+        }
         let children: Vec<(&str, Value)> = ["subnets", "securityRules"]
             .into_iter()
             .map(|kind| {
@@ -189,7 +239,7 @@ impl AzureSim {
                 self.objects.insert(path.to_lowercase(), child);
             }
         }
-        if let Some(half) = refuse::reverse(&id, &seen.body)
+        if let Some(half) = refuse::reverse(self, &id, &seen.body)
             && self.objects.contains_key(&half)
         {
             self.met.extend([id.clone(), half]);
@@ -317,7 +367,7 @@ impl Vendor for AzureSim {
             return Ok(());
         }
         let body = if seen.text.is_empty() { &Value::Null } else { &seen.body };
-        contract::check(seen.method.as_str(), &seen.path, seen.parameter("api-version"), body)
+        contract::check(seen.method.as_str(), &seen.path, &seen.query, body)
     }
 
     fn answer(&mut self, seen: &Seen, clock: &SimClock) -> Reply {

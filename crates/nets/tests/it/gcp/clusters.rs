@@ -78,9 +78,11 @@ impl Google {
             }
             ("GET", ["projects", project, "locations", "-", "clusters"]) => {
                 let mark = format!("projects/{project}/locations/");
-                let of = |(path, _): &(&String, &Object)| path.starts_with(&mark);
+                let of = |(path, _): &(&String, &Object)| {
+                    path.starts_with(&mark) && !self.silent.iter().any(|zone| path.contains(zone))
+                };
                 let all = self.objects.iter().filter(of).map(|(_, object)| told(object, now));
-                Reply::new(200, json!({ "clusters": all.collect::<Vec<_>>() }))
+                Reply::new(200, json!({ "clusters": all.collect::<Vec<_>>(), "missingZones": self.silent }))
             }
             ("POST", ["projects", project, "locations", place, "clusters"]) => {
                 self.create(seen, project, place, clock)
@@ -292,6 +294,19 @@ async fn the_calls_of_a_cluster() {
         Vec::<String>::new(),
         "its rules are nobody else's"
     );
+    // A pool that was added later, by somebody who did not know of the tag.
+    sim.with(|google| {
+        let pools = google.objects.get_mut(path).unwrap().body["nodePools"].as_array_mut().unwrap();
+        pools.push(json!({ "name": "late", "config": { "tags": [] } }));
+    });
+    let found = gcp.drift("default", true).await.unwrap();
+    assert!(
+        found.len() == 1 && found[0].contains("late") && found[0].contains("para-default-gke-c-1-node"),
+        "{found:?}"
+    );
+    sim.with(|google| {
+        google.objects.get_mut(path).unwrap().body["nodePools"].as_array_mut().unwrap().pop();
+    });
     let public = Rule { targets: vec!["203.0.113.9/32".into()], direction: Direction::Outbound, ..web };
     gcp.add_rules("default", &made.uri, vec![Rule { name: "out".into(), ..public }]).await.unwrap();
     gcp.delete_rules("default", &made.uri, vec!["out".into()]).await.unwrap();

@@ -52,6 +52,10 @@ def main(endpoint):
         "denied": [{"IPProtocol": "all"}], "destinationRanges": ["0.0.0.0/0"]}))
     region(compute.subnetworks().insert(project=PROJECT, region=REGION, body={
         "name": "para-default-us-west1-subnet", "network": network, "ipCidrRange": "10.0.0.0/16"}))
+    found = compute.networks().list(project=PROJECT, filter='name eq ".*"').execute()
+    assert [one["name"] for one in found["items"]] == ["para-default-vpc"], found
+    found = compute.subnetworks().aggregatedList(project=PROJECT).execute()
+    assert [one["ipCidrRange"] for one in found["items"][f"regions/{REGION}"]["subnetworks"]] == ["10.0.0.0/16"], found
     zone(compute.instances().insert(project=PROJECT, zone=ZONE, body={
         "name": "vm-1", "machineType": f"zones/{ZONE}/machineTypes/e2-small",
         "networkInterfaces": [{"network": network, "subnetwork": f"{at}/subnetworks/para-default-us-west1-subnet"}]}))
@@ -100,6 +104,7 @@ def main(endpoint):
     zones = compute.instances().aggregatedList(project=PROJECT).execute()["items"]
     assert [one["name"] for one in zones[f"zones/{ZONE}"]["instances"]] == ["vm-1"]
     cluster(endpoint, status, world, compute, network)
+    endpoints(status, world, region, compute, network, at)
     print(json.dumps({"firewall": wall["name"]}))
 
 
@@ -135,6 +140,52 @@ def cluster(endpoint, status, world, compute, network):
     done(clusters.clusters().update(name=name, body=update).execute())
     found = clusters.clusters().list(parent=f"projects/{PROJECT}/locations/-").execute()["clusters"]
     assert [(one["name"], one["status"]) for one in found] == [("c-1", "RUNNING")], found
+
+
+def endpoints(status, world, region, compute, network, at):
+    """One for a service of others, one for Google's own."""
+    near, far = {"project": PROJECT, "region": REGION}, {"project": PROJECT}
+    label = {"labels": {"paraglider_ns": "default"}}
+    body = {"name": "para-e-1-address", "addressType": "INTERNAL", "subnetwork": f"{at}/subnetworks/para-default-us-west1-subnet"}
+    region(compute.addresses().insert(**near, body=body | label))
+    made = compute.addresses().get(**near, address="para-e-1-address").execute()
+    if "labels" not in made:
+        stale = label | {"labelFingerprint": "AAAA"}
+        assert status(compute.addresses().setLabels(**near, resource="para-e-1-address", body=stale)) == 412
+        fresh = label | {"labelFingerprint": made["labelFingerprint"]}
+        region(compute.addresses().setLabels(**near, resource="para-e-1-address", body=fresh))
+    rule = {
+        "name": "e-1", "IPAddress": f"{at}/addresses/para-e-1-address", "network": network, "allowPscGlobalAccess": True,
+        "target": f"{BASE}projects/elsewhere/regions/{REGION}/serviceAttachments/db"}
+    away = rule | {"target": rule["target"].replace(REGION, "europe-west4")}
+    assert status(compute.forwardingRules().insert(**near, body=away)) == 400
+    region(compute.forwardingRules().insert(**near, body=rule))
+    assert status(compute.addresses().delete(**near, address="para-e-1-address")) == 400
+    found = compute.forwardingRules().get(**near, forwardingRule="e-1").execute()
+    assert found["IPAddress"] == made["address"] and found["pscConnectionStatus"] == "ACCEPTED", found
+
+    body = {
+        "name": "para-apis-address", "addressType": "INTERNAL", "network": network, "purpose": "PRIVATE_SERVICE_CONNECT",
+        "address": "10.0.0.1"}
+    assert status(compute.globalAddresses().insert(**far, body=body)) == 400, "it is in a subnet"
+    world(compute.globalAddresses().insert(**far, body=body | {"address": "10.200.0.0"} | label))
+    made = compute.globalAddresses().get(**far, address="para-apis-address").execute()
+    if "labels" not in made:
+        fresh = label | {"labelFingerprint": made["labelFingerprint"]}
+        world(compute.globalAddresses().setLabels(**far, resource="para-apis-address", body=fresh))
+    rule = {"name": "apis", "IPAddress": f"{BASE}projects/{PROJECT}/global/addresses/para-apis-address", "network": network, "target": "all-apis"}
+    assert status(compute.globalForwardingRules().insert(**far, body=rule | {"name": "a-pis"})) == 400
+    world(compute.globalForwardingRules().insert(**far, body=rule))
+
+    for kind, names in (("addresses", {"global": "para-apis-address", f"regions/{REGION}": "para-e-1-address"}),
+                        ("forwardingRules", {"global": "apis", f"regions/{REGION}": "e-1"})):
+        items = getattr(compute, kind)().aggregatedList(project=PROJECT).execute()["items"]
+        assert {place: one[kind][0]["name"] for place, one in items.items()} == names, items
+    short = f"{int(found['id']):x}"[:8]
+    world(compute.firewalls().insert(project=PROJECT, body={
+        "name": f"para-default-fw-{short}-web", "network": network, "direction": "INGRESS",
+        "allowed": [{"IPProtocol": "6", "ports": ["443"]}], "sourceRanges": ["10.0.0.9/32"],
+        "destinationRanges": [found["IPAddress"] + "/32"], "description": "paraglider rule:[clients]"}))
 
 
 main(sys.argv[1])

@@ -1,5 +1,6 @@
 //! A stand-in of Google's Compute Engine: objects, what they refer to, and operations that take their time.
-//! The Kubernetes Engine is in [`clusters`](super::clusters).
+//! The Kubernetes Engine is in [`clusters`](super::clusters), Private Service Connect in
+//! [`endpoints`](super::endpoints).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -36,6 +37,8 @@ pub(crate) struct Google {
     requests: BTreeMap<String, String>,
     /// How long every operation takes.
     pub(crate) takes: Duration,
+    /// Zones whose clusters cannot be told just now.
+    pub(crate) silent: Vec<String>,
 }
 
 impl Google {
@@ -47,6 +50,7 @@ impl Google {
             operations: BTreeMap::new(),
             requests: BTreeMap::new(),
             takes: Duration::from_secs(5),
+            silent: Vec::new(),
         }
     }
 
@@ -55,6 +59,7 @@ impl Google {
         let plain = |object: &Object| {
             let mut body = object.body.clone();
             self.forget_spaces(&mut body);
+            self.forget_addresses(&mut body);
             for field in ["id", "selfLink", "ipCidrRange"] {
                 body.as_object_mut().unwrap().remove(field);
             }
@@ -72,6 +77,17 @@ impl Google {
         &self.objects[path].body
     }
 
+    /// Somebody else makes an object.
+    pub(crate) fn put(&mut self, path: &str, body: Value) {
+        let object = Object { body, ready_at: Duration::ZERO, gone_at: None };
+        self.objects.insert(path.into(), object);
+    }
+
+    /// Somebody else changes an object.
+    pub(crate) fn change(&mut self, path: &str, change: impl FnOnce(&mut Value)) {
+        change(&mut self.objects.get_mut(path).unwrap().body);
+    }
+
     /// Takes an object away behind everybody's back.
     pub(crate) fn lose(&mut self, path: &str) {
         self.objects.remove(path).unwrap();
@@ -87,6 +103,7 @@ impl Google {
         for path in gone {
             self.objects.remove(&path);
             self.after_cluster(&path);
+            self.after_endpoint(&path);
             for object in self.objects.values_mut() {
                 if let Some(list) = object.body["subnetworks"].as_array_mut() {
                     list.retain(|one| one.as_str().unwrap().trim_start_matches(PREFIX) != path);
@@ -188,6 +205,16 @@ impl Google {
                 body["status"] = json!("RUNNING");
             }
             "firewalls" => normalize(&mut body),
+            "addresses" => {
+                if let Err(refused) = self.reserve(collection, &mut body) {
+                    return refused;
+                }
+            }
+            "forwardingRules" => {
+                if let Err(refused) = self.forward(collection, &mut body, now) {
+                    return refused;
+                }
+            }
             "vpnGateways" => {
                 let address = |id: u8| json!({ "id": id, "ipAddress": format!("203.0.113.{}", id + 1) });
                 body["vpnInterfaces"] = json!([address(0), address(1)]);
@@ -247,7 +274,8 @@ impl Google {
             REFERENCES.iter().any(|field| other.body[*field] == *full || interface[*field] == *full)
                 || linked.into_iter().any(|one| one["linkedVpnTunnel"] == *full)
         });
-        if let Some((by, _)) = used {
+        let held = object.body["users"].as_array().is_some_and(|users| !users.is_empty());
+        if let Some(by) = used.map(|(by, _)| by.as_str()).or(held.then_some("a forwarding rule")) {
             let message = format!("The resource '{path}' is already being used by '{by}'");
             return refuse(400, "resourceInUseByAnotherResource", &message);
         }
@@ -314,13 +342,13 @@ impl Google {
     }
 }
 
-fn refuse(status: u16, reason: &str, message: &str) -> Reply {
+pub(super) fn refuse(status: u16, reason: &str, message: &str) -> Reply {
     let error =
         json!({ "code": status, "message": message, "errors": [{ "reason": reason, "message": message }] });
     Reply::new(status, json!({ "error": error }))
 }
 
-fn missing(path: &str) -> Reply {
+pub(super) fn missing(path: &str) -> Reply {
     refuse(404, "notFound", &format!("The resource '{path}' was not found"))
 }
 
@@ -392,22 +420,27 @@ impl Vendor for Google {
                 self.sweep(clock.now());
                 self.told(name, clock.now())
             }
-            ("GET", ["projects", project, "aggregated", "instances"]) => {
-                let mut zones = serde_json::Map::new();
+            ("GET", ["projects", project, "aggregated", kind]) => {
+                let mut places = serde_json::Map::new();
                 for (path, object) in &self.objects {
                     let parts: Vec<&str> = path.split('/').collect();
-                    if let ["projects", of, "zones", zone, "instances", _] = parts.as_slice()
-                        && of == project
-                    {
-                        let zone = zones
-                            .entry(format!("zones/{zone}"))
-                            .or_insert_with(|| json!({ "instances": [] }));
-                        zone["instances"].as_array_mut().unwrap().push(object.body.clone());
-                    }
+                    let place = match parts.as_slice() {
+                        ["projects", of, "global", of_kind, _] if of == project && of_kind == kind => {
+                            "global".to_owned()
+                        }
+                        ["projects", of, places, place, of_kind, _] if of == project && of_kind == kind => {
+                            format!("{places}/{place}")
+                        }
+                        _ => continue,
+                    };
+                    let place = places.entry(place).or_insert_with(|| json!({ *kind: [] }));
+                    place[*kind].as_array_mut().unwrap().push(object.body.clone());
                 }
-                Reply::new(200, json!({ "items": zones }))
+                Reply::new(200, json!({ "items": places }))
             }
-            ("GET", [.., "firewalls" | "vpnTunnels" | "externalVpnGateways"]) => self.list(seen, &path),
+            ("GET", [.., "networks" | "firewalls" | "vpnTunnels" | "externalVpnGateways"]) => {
+                self.list(seen, &path)
+            }
             ("GET", _) => self
                 .objects
                 .get(&path)
@@ -434,6 +467,7 @@ impl Vendor for Google {
                 object.body["tags"] = json!({ "items": seen.body["items"], "fingerprint": fingerprint });
                 self.begin(seen, "setTags", now)
             }
+            ("POST", [.., "setLabels"]) => self.label(seen, path.trim_end_matches("/setLabels"), now),
             ("POST", _) => self.insert(seen, &path, now),
             ("PATCH", _) => self.patch(seen, &path, now),
             ("DELETE", _) => self.delete(seen, &path, now),

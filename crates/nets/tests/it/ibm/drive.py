@@ -61,6 +61,24 @@ def main(url):
         "direction": "inbound", "protocol": "tcp", "ip_version": "ipv4", "remote": {"cidr_block": "10.0.0.9/32"},
         "port_min": 443, "port_max": 443})
     assert len(cloud.list_security_group_rules(shield["id"]).get_result()["rules"]) == 1
+    endpoint = {
+        "target": {"resource_type": "provider_cloud_service", "crn": "crn:v1:bluemix:public:cos:::x"},
+        "vpc": {"id": vpc["id"]}, "resource_group": group}
+    guard = cloud.create_security_group({"id": vpc["id"]}, name=name("sg", ZONE, "endpoint", "e-1"), resource_group=group).get_result()
+    address = cloud.create_subnet_reserved_ip(subnet["id"], name=name("ip", ZONE, "e-1")).get_result()
+    bound = endpoint | {"ips": [{"id": address["id"]}], "security_groups": [{"id": guard["id"]}]}
+    made = cloud.create_endpoint_gateway(**bound, name=name("e-1", ZONE)).get_result()
+    made = settled(lambda: cloud.get_endpoint_gateway(made["id"]), "lifecycle_state", "stable")
+    assert made["ips"][0]["address"] == address["address"], made
+    assert code(lambda: cloud.create_endpoint_gateway(**bound, name="again")) == 400
+    assert code(lambda: cloud.delete_subnet_reserved_ip(subnet["id"], address["id"])) == 409
+    assert code(lambda: cloud.delete_security_group(guard["id"])) == 409
+    found = cloud.list_subnet_reserved_ips(subnet["id"]).get_result()["reserved_ips"]
+    assert [one["target"]["id"] for one in found] == [made["id"]], found
+    assert len(cloud.list_endpoint_gateways(vpc_id=vpc["id"]).get_result()["endpoint_gateways"]) == 1
+    cloud.create_security_group_rule(guard["id"], {
+        "direction": "inbound", "protocol": "tcp", "ip_version": "ipv4", "remote": {"cidr_block": "10.0.0.9/32"},
+        "port_min": 443, "port_max": 443})
     gateway = cloud.create_vpn_gateway({
         "name": name("vpn"), "mode": "route", "subnet": {"id": subnet["id"]}, "resource_group": group}).get_result()
     gateway = settled(lambda: cloud.get_vpn_gateway(gateway["id"]), "lifecycle_state", "stable")

@@ -17,6 +17,7 @@ const STATES: &[(&str, &str, &str, &str)] = &[
     ("subnets", "status", "pending", "available"),
     ("instances", "status", "starting", "running"),
     ("public_gateways", "status", "pending", "available"),
+    ("endpoint_gateways", "lifecycle_state", "pending", "stable"),
     ("vpn_gateways", "lifecycle_state", "pending", "stable"),
     ("transit_gateways", "status", "pending", "available"),
     ("transit_connections", "status", "pending", "attached"),
@@ -72,8 +73,11 @@ impl IbmCloud {
     pub(crate) fn state(&self) -> BTreeMap<String, Value> {
         let plain = |(path, object): (&String, &Object)| {
             let mut body = object.body.clone();
-            for field in ["ipv4_cidr_block", "cidr"] {
+            for field in ["ipv4_cidr_block", "cidr", "address"] {
                 body.as_object_mut().unwrap().remove(field);
+            }
+            if let Some(ip) = body.pointer_mut("/ips/0/address") {
+                *ip = Value::Null;
             }
             if let Some(ip) = body.pointer_mut("/primary_network_interface/primary_ip") {
                 *ip = Value::Null;
@@ -110,6 +114,10 @@ impl IbmCloud {
             .map(|(path, _)| path.clone())
             .collect();
         for path in gone {
+            let id = self.objects[&path].body["id"].clone();
+            for object in self.objects.values_mut().filter(|one| one.body["target"]["id"] == id) {
+                object.body.as_object_mut().unwrap().remove("target");
+            }
             self.forget(&path);
         }
     }
@@ -133,11 +141,26 @@ impl IbmCloud {
             body[*field] = json!(state);
         }
         if object.kind == "security_groups" {
-            let users = self.objects.values().filter(|one| {
-                one.body.pointer("/primary_network_interface/security_groups/0/id") == Some(&body["id"])
-            });
-            body["targets"] =
-                users.map(|one| json!({ "id": one.body["primary_network_interface"]["id"] })).collect();
+            let of = |one: &Object, place: &str| one.body.pointer(place) == Some(&body["id"]);
+            let machines = self
+                .objects
+                .values()
+                .filter(|one| of(one, "/primary_network_interface/security_groups/0/id"))
+                .map(|one| {
+                    let id = &one.body["primary_network_interface"]["id"];
+                    json!({ "id": id, "resource_type": "network_interface" })
+                });
+            let gateways = self
+                .objects
+                .values()
+                .filter(|one| of(one, "/security_groups/0/id"))
+                .map(|one| json!({ "id": one.body["id"], "resource_type": "endpoint_gateway" }));
+            let own = self.objects.iter().find(|(_, one)| one.kind == object.kind && of(one, "/id"));
+            let below = own.map(|(path, _)| format!("{path}/rules/")).unwrap_or_default();
+            let rules = self.objects.iter().filter(|(path, _)| path.starts_with(&below) && own.is_some());
+            let rules: Value = rules.map(|(_, rule)| rule.body.clone()).collect();
+            let targets: Value = machines.chain(gateways).collect();
+            (body["rules"], body["targets"]) = (rules, targets);
         }
         body
     }
@@ -203,6 +226,8 @@ impl IbmCloud {
             "/vpc",
             "/subnet",
             "/primary_network_interface/subnet",
+            "/security_groups/0",
+            "/ips/0",
             "/next_hop",
             "/ike_policy",
             "/ipsec_policy",
@@ -233,6 +258,29 @@ impl IbmCloud {
                 return refuse(400, "invalid_cidr", "no address prefix of the zone holds the subnet");
             }
         }
+        if kind == "endpoint_gateways" {
+            let taken = |one: &&Object| one.kind == kind && one.body["target"] == body["target"];
+            if self.objects.values().any(|one| taken(&one) && one.body["vpc"] == body["vpc"]) {
+                return refuse(400, "target_in_use", "another endpoint gateway of the network leads there");
+            }
+            let reserved = self.find(&body["ips"][0]["id"]).map(|one| one.body.clone()).unwrap_or_default();
+            if reserved["address"].is_null() || reserved["target"].is_object() {
+                return refuse(400, "reserved_ip_in_use", "the reserved address is not free");
+            }
+            body["ips"][0] =
+                json!({ "id": reserved["id"], "name": reserved["name"], "address": reserved["address"] });
+            let filter = self.find(&body["security_groups"][0]["id"]).unwrap();
+            body["security_groups"][0]["name"] = filter.body["name"].clone();
+        }
+        if kind == "reserved_ips" {
+            let Some(subnet) = self.objects.get(path.trim_end_matches("/reserved_ips")) else {
+                return missing();
+            };
+            let range: IpNet = subnet.body["ipv4_cidr_block"].as_str().unwrap().parse().unwrap();
+            let used = self.objects.values().filter(|one| one.kind == kind).count();
+            body["address"] = json!(range.hosts().nth(100 + used).unwrap().to_string());
+            body["auto_delete"] = json!(false);
+        }
         self.counted += 1;
         let seed =
             if kind == "rules" { self.counted.to_string() } else { format!("{path}/{}", body["name"]) };
@@ -255,6 +303,11 @@ impl IbmCloud {
             body["vpc"] = subnet.body["vpc"].clone();
             body["members"] =
                 (1..3).map(|last| json!({ "public_ip": { "address": format!("192.0.2.{last}") } })).collect();
+        }
+        if kind == "endpoint_gateways" {
+            let reserved = body["ips"][0]["id"].clone();
+            let reserved = self.objects.values_mut().find(|one| one.body["id"] == reserved).unwrap();
+            reserved.body["target"] = json!({ "id": id, "resource_type": "endpoint_gateway" });
         }
         if body.get("psk").is_some() {
             body["psk"] = json!("…");
@@ -283,6 +336,7 @@ impl IbmCloud {
                 "/ipsec_policy/id",
                 "/primary_network_interface/subnet/id",
                 "/primary_network_interface/security_groups/0/id",
+                "/security_groups/0/id",
             ];
             named.iter().any(|place| body.pointer(place) == Some(&id))
                 || (crn.is_string() && body["network_id"] == crn)
@@ -291,7 +345,8 @@ impl IbmCloud {
         let parts = self.objects.iter().any(|(one, other)| {
             one.starts_with(&below) && !["rules", "address_prefixes"].contains(&other.kind.as_str())
         });
-        if parts || self.objects.values().any(uses) {
+        let bound = object.kind == "reserved_ips" && object.body["target"].is_object();
+        if parts || bound || self.objects.values().any(uses) {
             return refuse(409, "in_use", "The resource is in use");
         }
         if STATES.iter().any(|(kind, ..)| *kind == object.kind) {
@@ -380,6 +435,18 @@ impl Vendor for IbmCloud {
                 object.body["public_gateway"] = seen.body.clone();
                 Reply::new(201, seen.body.clone())
             }
+            (method @ ("GET" | "DELETE"), [region, "v1", "subnets", id, "public_gateway"]) => {
+                let subnet = self.objects.get_mut(&format!("{region}/v1/subnets/{id}"));
+                let body = subnet.and_then(|subnet| subnet.body.as_object_mut());
+                let Some(gateway) = body.as_ref().and_then(|body| body.get("public_gateway")).cloned() else {
+                    return missing();
+                };
+                if method == "GET" {
+                    return Reply::new(200, gateway);
+                }
+                body.unwrap().remove("public_gateway");
+                Reply::new(204, Value::Null)
+            }
             (method, [.., last]) => {
                 let is_kind = [
                     "vpcs",
@@ -390,6 +457,8 @@ impl Vendor for IbmCloud {
                     "address_prefixes",
                     "routes",
                     "public_gateways",
+                    "endpoint_gateways",
+                    "reserved_ips",
                     "vpn_gateways",
                     "connections",
                     "ike_policies",

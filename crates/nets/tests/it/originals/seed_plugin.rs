@@ -234,4 +234,7 @@ async fn a_plugin_of_today_meets_one_of_the_first_generation() {
     assert_eq!(told.bgp_ip_addresses, AZURE, "the other host of each of its networks of four");
     assert_eq!(told.gateway_ip_addresses.len(), 2);
     assert_eq!(ports.east.tunnels(), [("zulu".to_owned(), told.shared_key)]);
+    let (status, refused) = rest(Method::POST, format!("{url}/imports/zulu"), Value::Null).await;
+    assert_eq!(status, 501, "{refused}");
+    assert!(refused.to_string().contains("plugin of zulu cannot tell"), "{refused}");
 }

@@ -20,6 +20,7 @@ mod lease;
 mod mirror;
 mod proxy;
 mod queue;
+mod reached;
 
 pub use apply::{apply, merge, merge_status};
 pub use client::{Place, Source, connect, connect_by, connect_through, place};
@@ -29,5 +30,6 @@ pub use events::{Events, Severity};
 pub use lease::{Election, Term, Timings};
 pub use mirror::{Change, Mirror, Newer, Watch, watch};
 pub use queue::{Outcome, Queue};
+pub use reached::Reached;
 
 pub use kube::Client;

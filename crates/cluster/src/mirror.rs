@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -57,8 +57,28 @@ pub enum Change<V> {
 
 /// The copy. Cheap to clone.
 pub struct Mirror<V> {
-    held: Arc<RwLock<BTreeMap<Key, Arc<V>>>>,
+    held: Arc<RwLock<Held<V>>>,
     listed: channel::Sender<bool>,
+}
+
+struct Held<V> {
+    objects: BTreeMap<Key, Arc<V>>,
+    /// What changed since somebody asked; nothing while nobody wants to know.
+    changed: Option<BTreeSet<Key>>,
+}
+
+impl<V> Default for Held<V> {
+    fn default() -> Self {
+        Self { objects: BTreeMap::new(), changed: None }
+    }
+}
+
+impl<V> Held<V> {
+    fn note(&mut self, key: &Key) {
+        if let Some(changed) = &mut self.changed {
+            changed.insert(key.clone());
+        }
+    }
 }
 
 impl<V> Clone for Mirror<V> {
@@ -77,17 +97,40 @@ impl<V: Newer> Mirror<V> {
     /// What is known of an object.
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<V>> {
         let key = (namespace.to_owned(), name.to_owned());
-        self.read().get(&key).cloned()
+        self.read().objects.get(&key).cloned()
     }
 
     /// The objects that `choose` wants something of.
     pub fn select<T>(&self, mut choose: impl FnMut(&str, &str, &Arc<V>) -> Option<T>) -> Vec<T> {
-        self.read().iter().filter_map(|((namespace, name), value)| choose(namespace, name, value)).collect()
+        let held = self.read();
+        held.objects.iter().filter_map(|((namespace, name), value)| choose(namespace, name, value)).collect()
+    }
+
+    /// Keeps in mind from now on what changes, for [`changes`](Self::changes).
+    pub fn track(&self) {
+        let mut held = self.write();
+        let known = held.objects.keys().cloned().collect();
+        held.changed.get_or_insert(known);
+    }
+
+    /// What came, changed or went since this was asked last, with what is known of each now. There is one who asks.
+    pub fn changes(&self) -> Vec<(Key, Option<Arc<V>>)> {
+        // Nearly always there is nothing, and those who read are not kept from it.
+        if self.read().changed.as_ref().is_none_or(BTreeSet::is_empty) {
+            return Vec::new();
+        }
+        let mut held = self.write();
+        let changed = held.changed.as_mut().map(std::mem::take).unwrap_or_default();
+        let known = |key: Key| {
+            let value = held.objects.get(&key).cloned();
+            (key, value)
+        };
+        changed.into_iter().map(known).collect()
     }
 
     /// How many are held.
     pub fn len(&self) -> usize {
-        self.read().len()
+        self.read().objects.len()
     }
 
     /// Whether none is held.
@@ -97,19 +140,22 @@ impl<V: Newer> Mirror<V> {
 
     /// Takes over the answer to a write of our own, unless the watch knows better by now.
     pub fn refresh(&self, namespace: &str, name: &str, value: V) {
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        let (mut held, key) = (self.write(), (namespace.to_owned(), name.to_owned()));
         // Never inserts: an object whose end was noticed meanwhile must not come back.
-        if let Some(known) = held.get_mut(&(namespace.to_owned(), name.to_owned()))
+        if let Some(known) = held.objects.get_mut(&key)
             && known.uid() == value.uid()
             && known.version() < value.version()
         {
             *known = Arc::new(value);
+            held.note(&key);
         }
     }
 
     /// Forgets the objects of one namespace, as when it is no longer watched.
     pub fn forget(&self, namespace: &str) {
-        self.held.write().unwrap_or_else(PoisonError::into_inner).retain(|(of, _), _| of != namespace);
+        for key in self.keys_within(Some(namespace)) {
+            self.remove(&key, None);
+        }
     }
 
     /// Whether a whole list was seen.
@@ -128,35 +174,45 @@ impl<V: Newer> Mirror<V> {
         self.listed.send_replace(true);
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<Key, Arc<V>>> {
+    fn read(&self) -> RwLockReadGuard<'_, Held<V>> {
         self.held.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn write(&self) -> RwLockWriteGuard<'_, Held<V>> {
+        self.held.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn apply(&self, key: Key, value: V) -> Option<Change<V>> {
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
-        match held.get(&key) {
+        let mut held = self.write();
+        match held.objects.get(&key) {
             Some(known) if known.uid() == value.uid() && known.version() >= value.version() => None,
             known => {
                 let news = known.is_none_or(|known| known.uid() != value.uid() || !value.is_as(known));
                 let value = Arc::new(value);
-                held.insert(key, Arc::clone(&value));
+                if news {
+                    held.note(&key);
+                }
+                held.objects.insert(key, Arc::clone(&value));
                 news.then_some(Change::Applied(value))
             }
         }
     }
 
     fn remove(&self, key: &Key, uid: Option<&str>) -> Option<Change<V>> {
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
-        match held.get(key) {
+        let mut held = self.write();
+        match held.objects.get(key) {
             // A successor of the same name may have been listed before its predecessor's end was told.
-            Some(known) if uid.is_none_or(|uid| known.uid() == uid) => held.remove(key).map(Change::Deleted),
+            Some(known) if uid.is_none_or(|uid| known.uid() == uid) => {
+                held.note(key);
+                held.objects.remove(key).map(Change::Deleted)
+            }
             _ => None,
         }
     }
 
     fn keys_within(&self, namespace: Option<&str>) -> BTreeSet<Key> {
         let inside = |key: &&Key| namespace.is_none_or(|namespace| key.0 == namespace);
-        self.read().keys().filter(inside).cloned().collect()
+        self.read().objects.keys().filter(inside).cloned().collect()
     }
 }
 
@@ -340,5 +396,30 @@ mod tests {
         assert!(mirror.apply(key(), Word("a", 3, "y")).is_none(), "an older state");
         assert!(mirror.apply(key(), Word("a", 6, "y")).is_some());
         assert!(mirror.apply(key(), Word("b", 7, "y")).is_some(), "another object that says the same");
+    }
+
+    #[test]
+    fn what_changed_is_told_once_as_it_is_now() {
+        let mirror = Mirror::<Word>::default();
+        let name = |name: &str| ("ns".to_owned(), name.to_owned());
+        let changes = || -> Vec<(String, Option<u64>)> {
+            let changes = mirror.changes().into_iter();
+            changes.map(|((_, name), known)| (name, known.map(|known| known.version()))).collect()
+        };
+        mirror.apply(name("before"), Word("a", 1, "x"));
+        assert!(changes().is_empty(), "nobody wanted to know");
+        mirror.track();
+        mirror.apply(name("b"), Word("b", 1, "x"));
+        mirror.apply(name("c"), Word("c", 1, "x"));
+        mirror.remove(&name("c"), None);
+        assert_eq!(changes(), [("b".into(), Some(1)), ("before".into(), Some(1)), ("c".into(), None)]);
+        mirror.apply(name("b"), Word("b", 2, "x"));
+        assert!(changes().is_empty(), "nothing that is kept changed");
+        mirror.apply(name("b"), Word("b", 3, "y"));
+        mirror.apply(name("b"), Word("b", 4, "z"));
+        mirror.refresh("ns", "before", Word("a", 9, "x"));
+        assert_eq!(changes(), [("b".into(), Some(4)), ("before".into(), Some(9))]);
+        mirror.forget("ns");
+        assert_eq!(changes(), [("b".into(), None), ("before".into(), None)]);
     }
 }

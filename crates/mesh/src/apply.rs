@@ -10,7 +10,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::DynamicObject;
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
-use tarbet_cluster::{Class, Newer};
+use tarbet_cluster::{Class, Newer, Reached};
 use tokio::time::Instant;
 
 use crate::live::Live;
@@ -34,6 +34,7 @@ pub(crate) struct Applier {
     client: Client,
     mirrors: Mirrors,
     metrics: MeshMetrics,
+    reached: Reached,
     /// What was written and not yet seen by a watch: nothing for what was deleted.
     written: Mutex<BTreeMap<Place, (Instant, Option<Live>)>>,
     /// What the cluster makes of what is written, where it does not take it as it is.
@@ -50,8 +51,8 @@ pub(crate) struct Failure {
 }
 
 impl Applier {
-    pub(crate) fn new(client: Client, mirrors: Mirrors, metrics: MeshMetrics) -> Self {
-        Self { client, mirrors, metrics, written: Mutex::default(), settled: Mutex::default() }
+    pub(crate) fn new(client: Client, mirrors: Mirrors, metrics: MeshMetrics, reached: Reached) -> Self {
+        Self { client, mirrors, metrics, reached, written: Mutex::default(), settled: Mutex::default() }
     }
 
     /// Makes it so, and returns what could not be. `owners` learns the uids of ImportedServices.
@@ -62,7 +63,7 @@ impl Applier {
         let first = plan.objects.iter().take_while(|object| object.kind == Kind::ImportedService).count();
         let (imported, others) = plan.objects.split_at(first);
         let (imported, others): (Vec<&Object>, Vec<&Object>) =
-            (imported.iter().collect(), others.iter().collect());
+            (imported.iter().map(AsRef::as_ref).collect(), others.iter().map(AsRef::as_ref).collect());
         for object in &imported {
             if let Some(live) = self.live(object.kind, &object.namespace, &object.name) {
                 owners.imported.insert(owner_key(object), live.uid().to_owned());
@@ -145,6 +146,7 @@ impl Applier {
         let wanted = object.spec.print();
         self.count(kind.name(), "apply");
         let Lean(answer) = tarbet_cluster::apply(&api, name, MANAGER, &manifest).await.map_err(words)?;
+        self.reached.at("after a write");
         let mut live = Live::of(*kind, &answer).ok_or_else(unreadable)?;
         if live.spec != wanted {
             // Somebody added fields of their own; those stay with an apply and go with this.
@@ -156,6 +158,7 @@ impl Applier {
             let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
             self.count(kind.name(), "replace");
             let Lean(answer) = api.patch(name, &params, &patch).await.map_err(words)?;
+            self.reached.at("after a write");
             live = Live::of(*kind, &answer).ok_or_else(unreadable)?;
         }
         if live.spec != wanted {
@@ -176,7 +179,7 @@ impl Applier {
 
     /// Deletes what is ours and not in the plan.
     async fn sweep(&self, plan: &Plan) -> Vec<Failure> {
-        let wanted: BTreeSet<(Kind, &str, &str)> = plan.objects.iter().map(Object::place).collect();
+        let wanted: BTreeSet<(Kind, &str, &str)> = plan.objects.iter().map(|object| object.place()).collect();
         let mut stale = Vec::new();
         for kind in Kind::ALL {
             stale.extend(self.mirrors.made(kind).select(|namespace, name, live| {
@@ -224,6 +227,7 @@ impl Applier {
             Err(error) if matches!(tarbet_cluster::class(&error), Class::Missing | Class::Conflict) => {}
             Err(error) => return Err(error),
         }
+        self.reached.at("after a write");
         self.note(place.clone(), None);
         Ok(())
     }
@@ -241,7 +245,9 @@ impl Applier {
         self.settled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Counts a write that is about to be made.
     pub(crate) fn count(&self, kind: &'static str, verb: &'static str) {
+        self.reached.at("before a write");
         self.metrics.writes.get_or_create(&Write { kind, verb }).inc();
     }
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::Client;
-use tarbet_cluster::{Election, Events, Outcome, Queue, Term, Timings};
+use tarbet_cluster::{Election, Events, Outcome, Queue, Reached, Term, Timings};
 use tarbet_link::{Address, Dialer, NetDialer};
 use tarbet_telemetry::Health;
 use tokio::net::TcpListener;
@@ -37,7 +37,7 @@ use crate::metrics::MeshMetrics;
 use crate::model::Offer;
 use crate::observe::{Mirrors, Side};
 use crate::peers::Peers;
-use crate::plan;
+use crate::plan::{self, Memo};
 use crate::ways;
 
 /// Between two looks at everything, however long they take.
@@ -59,6 +59,7 @@ pub struct Controller {
     identity: String,
     account: Option<String>,
     timings: Timings,
+    reached: Reached,
 }
 
 /// What all tasks of one process share.
@@ -76,8 +77,11 @@ struct Shared {
     events: Events,
     mirrors: Mirrors,
     metrics: MeshMetrics,
+    reached: Reached,
     publish: Queue<()>,
     reconcile: Queue<()>,
+    /// What was found of each service when peers were told last.
+    exported: Mutex<Memo>,
     told: watch::Sender<Option<Arc<Told>>>,
     peers: Mutex<Peers>,
     /// Told when a peer fell silent or came back: the next end of a hold-down may have moved.
@@ -94,6 +98,10 @@ impl Shared {
     fn site(&self, remote: &Remote) -> Option<&Arc<dyn Dialer>> {
         let direct = ways::told(remote, &self.config.discovery).is_some();
         self.ways.get(&remote.id).filter(|_| direct || !stands_for(remote, &self.carried))
+    }
+
+    fn exported(&self) -> MutexGuard<'_, Memo> {
+        self.exported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn peers(&self) -> MutexGuard<'_, Peers> {
@@ -127,6 +135,7 @@ impl Controller {
             identity: identity.into(),
             account: None,
             timings: Timings::default(),
+            reached: Reached::default(),
         }
     }
 
@@ -159,10 +168,17 @@ impl Controller {
         self
     }
 
+    /// Tells which points it passes.
+    #[must_use]
+    pub fn telling(mut self, reached: Reached) -> Self {
+        self.reached = reached;
+        self
+    }
+
     /// Runs on this listener until `stop`.
     pub async fn run(self, listener: TcpListener, stop: CancellationToken) -> Result<(), MeshError> {
-        let Self { config, namespace, client, ways, carriers, metrics, health, identity, account, timings } =
-            self;
+        let Self { config, namespace, client, ways, carriers, metrics, health, .. } = self;
+        let Self { identity, account, timings, reached, .. } = self;
         let part = health.part("mesh");
         let tasks = TaskTracker::new();
         // Watches end last, so that what is being written still sees its own effect.
@@ -197,8 +213,10 @@ impl Controller {
             events: Events::new(client.clone(), "tarbet-mesh"),
             mirrors: mirrors.clone(),
             metrics,
+            reached,
             publish,
             reconcile,
+            exported: Mutex::default(),
             told: watch::Sender::new(None),
             peers: Mutex::default(),
             silences: Notify::new(),
@@ -264,7 +282,7 @@ async fn rest(worked: Duration, until: &CancellationToken) {
 /// Tells peers what is exported now.
 fn publish_once(shared: &Shared) -> Outcome {
     let world = shared.mirrors.world(&shared.namespace);
-    let offers: Vec<Offer> = plan::exports(&world);
+    let offers = plan::exports_again(&world, &mut shared.exported());
     let before = shared.told.borrow().clone();
     let mesh = match (&world.federation, &before) {
         (Some(federation), _) => federation.local.id.clone(),
@@ -284,8 +302,8 @@ fn publish_once(shared: &Shared) -> Outcome {
 }
 
 /// What each peer is told. Snapshots that did not change are the same as before.
-fn told(before: Option<&Told>, mesh: &str, world: &plan::World, offers: &[Offer], millis: u64) -> Told {
-    let snapshot = |before: Option<&Arc<Snapshot>>, offers: &[Offer]| match before {
+fn told(before: Option<&Told>, mesh: &str, world: &plan::World, offers: &[Arc<Offer>], millis: u64) -> Told {
+    let snapshot = |before: Option<&Arc<Snapshot>>, offers: &[Arc<Offer>]| match before {
         None => Arc::new(Snapshot::first(mesh, offers, millis)),
         Some(before) => {
             Snapshot::after(Some(before), mesh, offers, millis).map_or_else(|| Arc::clone(before), Arc::new)
@@ -305,7 +323,7 @@ fn told(before: Option<&Told>, mesh: &str, world: &plan::World, offers: &[Offer]
         };
         return Told { everybody, chosen: BTreeMap::new(), principals: BTreeMap::new() };
     };
-    let to = |mesh: &str| -> Vec<Offer> {
+    let to = |mesh: &str| -> Vec<Arc<Offer>> {
         offers.iter().filter(|offer| export.tells(mesh, &offer.labels)).cloned().collect()
     };
     // A mesh that was told everything before goes on from there.

@@ -14,6 +14,7 @@ pub use audience::Told;
 pub use client::{Heard, Subscription, Way, subscribe};
 pub use inbox::{Inbox, Limits, Refused, Taken};
 pub use server::{Discovery, serve};
+pub(crate) use server::{Known, parts};
 pub use snapshot::{Snapshot, Version};
 
 use prost::Message;

@@ -29,6 +29,7 @@ pub mod plan;
 mod report;
 mod select;
 mod status;
+pub mod still;
 pub mod vet;
 mod ways;
 

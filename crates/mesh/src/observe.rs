@@ -1,8 +1,10 @@
 //! What of the cluster's own objects the decisions need: read from the typed objects of Kubernetes.
 
+mod backing;
 mod lean;
 mod mirrors;
 mod recall;
+mod view;
 
 use std::collections::BTreeMap;
 

@@ -77,7 +77,7 @@ pub fn render_folder(folder: &Path) -> Result<Rendered, RenderError> {
     if offers.is_dir() {
         for file in files(&offers)? {
             let mesh = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-            read.world.peers.insert(mesh, read_offers(&file)?);
+            read.world.peers.insert(mesh, read_offers(&file)?.into());
         }
     }
     if read.world.federation.is_none() {
@@ -118,7 +118,7 @@ pub fn render_legacy(file: &Path) -> Result<Rendered, RenderError> {
 
 fn render(world: &World, owners: &Owners) -> Rendered {
     let plan = plan(world);
-    let manifest = |object: &Object| {
+    let manifest = |object: &Arc<Object>| {
         let owner = (world.flavour != Flavour::Original).then(|| owners.of(object)).flatten();
         object.manifest(world.flavour, owner.as_ref())
     };

@@ -13,12 +13,13 @@ use tokio::time::Instant;
 
 use crate::fds::{Heard, Version};
 use crate::model::Offer;
+use crate::still::Still;
 
 /// One peer.
 #[derive(Debug, Clone, Default)]
 pub struct Peer {
     /// What it offers, as far as is known.
-    pub offers: Vec<Arc<Offer>>,
+    pub offers: Still<Vec<Arc<Offer>>>,
     /// The version of that.
     pub version: Option<Version>,
     /// Whether it answers.
@@ -44,7 +45,7 @@ impl Peers {
     pub fn add(&mut self, mesh: &str, remembered: Vec<Arc<Offer>>, version: Option<Version>, now: Instant) {
         self.all.entry(mesh.to_owned()).or_insert_with(|| Peer {
             known: !remembered.is_empty() || version.is_some(),
-            offers: remembered,
+            offers: remembered.into(),
             version,
             silent: Some(now),
             ..Peer::default()
@@ -78,7 +79,7 @@ impl Peers {
                     || peer.error.is_some()
                     || peer.version != taken.version;
                 if let Some(offers) = taken.offers {
-                    peer.offers = offers;
+                    peer.offers = offers.into();
                 }
                 peer.version = taken.version;
                 peer.known = true;

@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use memo::Asked;
 pub use memo::Memo;
 pub use object::{Flavour, Kind, MANAGED_BY, MESH_LABEL, ORIGINAL_LABEL, Object, Owner};
 pub use owners::Owners;
@@ -29,6 +30,7 @@ use tarbet_link::Address;
 use crate::crd::{FederationServiceRulesSpec, MeshFederationSpec, Refusal, Remote};
 use crate::model::{Backends, Key, Labels, Offer, Service};
 use crate::names::Names;
+use crate::still::Still;
 
 /// The port of discovery.
 pub const DISCOVERY_PORT: u16 = 15080;
@@ -47,15 +49,15 @@ pub struct World {
     /// What is exported and imported.
     pub rules: Option<Arc<FederationServiceRulesSpec>>,
     /// The Services of the cluster.
-    pub services: BTreeMap<Key, Arc<Service>>,
+    pub services: Still<BTreeMap<Key, Arc<Service>>>,
     /// The labels of its namespaces.
-    pub namespaces: BTreeMap<String, Arc<Labels>>,
+    pub namespaces: Still<BTreeMap<String, Arc<Labels>>>,
     /// Services that have a ServiceExport of the Multi-Cluster Services API, whether they exist or not.
-    pub service_exports: BTreeSet<Key>,
+    pub service_exports: Still<BTreeSet<Key>>,
     /// The pods behind its Services.
-    pub backends: BTreeMap<Key, Backends>,
+    pub backends: Still<BTreeMap<Key, Arc<Backends>>>,
     /// What each peer offers.
-    pub peers: BTreeMap<String, Vec<Arc<Offer>>>,
+    pub peers: BTreeMap<String, Still<Vec<Arc<Offer>>>>,
     /// The addresses of remotes that are known by a host name.
     pub resolved: BTreeMap<String, Vec<IpAddr>>,
     /// Where the discovery of a remote is, if neither behind its ingress nor at a site.
@@ -63,20 +65,20 @@ pub struct World {
     /// Ports of the controller that carry what callers and services say to each other.
     pub carrying: BTreeSet<u16>,
     /// Hosts that ServiceEntries of others declare.
-    pub foreign_hosts: BTreeSet<String>,
+    pub foreign_hosts: Still<BTreeSet<String>>,
 }
 
 /// What must be so.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Plan {
     /// The objects, in the order in which they are written.
-    pub objects: Vec<Object>,
+    pub objects: Vec<Arc<Object>>,
     /// The host of each ImportedService, by its namespace and name.
-    pub imports: BTreeMap<Key, String>,
+    pub imports: Still<BTreeMap<Key, String>>,
     /// The meshes behind each ServiceImport, by its namespace and name.
     pub clusters: BTreeMap<Key, Vec<String>>,
     /// What peers are told.
-    pub exports: Vec<Offer>,
+    pub exports: Vec<Arc<Offer>>,
     /// What people must know.
     pub findings: Vec<Finding>,
     /// What became of each peer's offers.
@@ -85,6 +87,32 @@ pub struct Plan {
     pub unresolved: BTreeSet<String>,
     /// ServiceEntries that stay as they are for the same reason, by namespace and name.
     pub held: BTreeSet<Key>,
+}
+
+impl Plan {
+    /// This part of a plan, which follows from exports, and the one that follows from imports.
+    fn with(self, imported: &Self) -> Self {
+        // All fields by name: one that is added must be thought of here.
+        let Self { mut objects, mut findings, imports, clusters, exports, remotes, unresolved, held } = self;
+        debug_assert!(
+            imports.is_empty() && clusters.is_empty() && remotes.is_empty(),
+            "only imports tell these"
+        );
+        debug_assert!(unresolved.is_empty() && held.is_empty(), "only imports tell these");
+        debug_assert!(imported.exports.is_empty(), "imports tell of no exports");
+        objects.extend(imported.objects.iter().cloned());
+        findings.extend(imported.findings.iter().cloned());
+        Self {
+            objects,
+            findings,
+            exports,
+            imports: imported.imports.clone(),
+            clusters: imported.clusters.clone(),
+            remotes: imported.remotes.clone(),
+            unresolved: imported.unresolved.clone(),
+            held: imported.held.clone(),
+        }
+    }
 }
 
 /// What became of the offers of one peer.
@@ -179,13 +207,36 @@ struct Draft<'a> {
     rules: &'a FederationServiceRulesSpec,
     names: Names,
     memo: &'a mut Memo,
+    /// The Services that imports have to do with.
+    asked: Asked,
     plan: Plan,
 }
 
-impl Draft<'_> {
+impl<'a> Draft<'a> {
+    fn new(
+        world: &'a World,
+        federation: &'a MeshFederationSpec,
+        rules: &'a FederationServiceRulesSpec,
+        memo: &'a mut Memo,
+    ) -> Self {
+        Self {
+            world,
+            federation,
+            rules,
+            names: Names::default(),
+            memo,
+            asked: Asked::default(),
+            plan: Plan::default(),
+        }
+    }
+
     /// The namespace of objects for the whole mesh.
     fn control_plane(&self) -> String {
         self.federation.local.control_plane.namespace.clone()
+    }
+
+    fn push(&mut self, object: Object) {
+        self.plan.objects.push(Arc::new(object));
     }
 
     fn find(&mut self, about: About, reason: Reason, message: String) {
@@ -211,32 +262,37 @@ pub fn plan(world: &World) -> Plan {
     plan_again(world, &mut Memo::default())
 }
 
-/// The same with what was rendered for an earlier plan; the outcome does not depend on it.
+/// The same with what was found for an earlier plan; the outcome does not depend on it.
 pub fn plan_again(world: &World, memo: &mut Memo) -> Plan {
     let (Some(federation), Some(rules)) = (&world.federation, &world.rules) else { return Plan::default() };
     memo.begin(federation);
-    let mut draft = Draft { world, federation, rules, names: Names::default(), memo, plan: Plan::default() };
+    let mut draft = Draft::new(world, federation, rules, memo);
     let exported = export::select(&mut draft);
     discovery::objects(&mut draft);
     let mut aliases = export::objects(&mut draft, &exported);
-    let mut imported = import::merge(&mut draft);
-    import::objects(&mut draft, &mut imported, &mut aliases);
-    egress::objects(&mut draft, &imported);
-    clusterset::objects(&mut draft, &exported, &imported);
-    draft.plan.objects.extend(aliases.into_values().map(|alias| alias.object));
-    draft.plan.exports = export::offers(&draft, &exported);
-    draft.memo.end();
-    let mut plan = draft.plan;
+    let own = std::mem::take(&mut draft.plan);
+    let taken = import::part(&mut draft, &exported, &mut aliases);
+    let mut plan = own.with(&taken);
+    plan.objects.extend(aliases.into_values().map(|alias| Arc::new(alias.object)));
+    plan.exports = export::offers(&exported);
     // Owners come before what they own.
     plan.objects.sort_by(|a, b| a.place().cmp(&b.place()));
     plan
 }
 
 /// What peers are told, without the rest of the plan.
-pub fn exports(world: &World) -> Vec<Offer> {
+pub fn exports(world: &World) -> Vec<Arc<Offer>> {
+    exports_again(world, &mut Memo::default())
+}
+
+/// The same with what was found before; the outcome does not depend on it.
+pub fn exports_again(world: &World, memo: &mut Memo) -> Vec<Arc<Offer>> {
     let (Some(federation), Some(rules)) = (&world.federation, &world.rules) else { return Vec::new() };
-    let (names, plan, memo) = (Names::default(), Plan::default(), &mut Memo::default());
-    let mut draft = Draft { world, federation, rules, names, memo, plan };
+    // A plan would not hear of what changes here.
+    memo.part = None;
+    let mut draft = Draft::new(world, federation, rules, memo);
     let exported = export::select(&mut draft);
-    export::offers(&draft, &exported)
+    // Nobody asks here which services changed: they would pile up.
+    drop(draft.memo.chosen.changed());
+    export::offers(&exported)
 }

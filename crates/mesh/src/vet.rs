@@ -55,6 +55,11 @@ impl Seen {
         self.looked
     }
 
+    /// Nothing had to be looked at.
+    pub(crate) fn rest(&mut self) {
+        self.looked = 0;
+    }
+
     /// What was found good under the same conditions.
     fn take(&mut self, remote: &Remote, reserved: &Reserved) -> HashMap<usize, Arc<Offer>> {
         self.looked = 0;

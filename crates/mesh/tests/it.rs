@@ -10,8 +10,11 @@ mod it {
     mod hostile;
     mod judged;
     mod multicluster;
+    mod outage;
+    mod points;
     mod selectors;
     mod three;
+    mod weather;
     mod world;
     mod xds;
 }

@@ -60,7 +60,9 @@ struct Told {
 
 impl State {
     pub(super) fn new(shared: Arc<Shared>, remembered: Remembered, ended: CancellationToken) -> Self {
-        let applier = Applier::new(shared.client.clone(), shared.mirrors.clone(), shared.metrics.clone());
+        let (mirrors, metrics, reached) =
+            (shared.mirrors.clone(), shared.metrics.clone(), shared.reached.clone());
+        let applier = Applier::new(shared.client.clone(), mirrors, metrics, reached);
         Self {
             shared,
             applier,

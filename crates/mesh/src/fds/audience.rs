@@ -69,7 +69,7 @@ mod tests {
     fn a_mesh_is_known_by_its_certificate_where_there_is_one() {
         let snapshot = |name: &str| {
             let offer = Offer { hostname: name.to_owned(), ..Offer::default() };
-            Arc::new(Snapshot::after(None, "east", &[offer], 1).unwrap())
+            Arc::new(Snapshot::after(None, "east", &[offer.into()], 1).unwrap())
         };
         let told = Told {
             everybody: snapshot("all.x"),

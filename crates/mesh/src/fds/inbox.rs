@@ -299,8 +299,8 @@ mod tests {
     #[test]
     fn changes_must_add_up() {
         let mut inbox = inbox();
-        let one = Snapshot::after(None, "west", &[offer("a.b")], 10).unwrap();
-        let two = Snapshot::after(Some(&one), "west", &[offer("c.d")], 20).unwrap();
+        let one = Snapshot::after(None, "west", &[offer("a.b").into()], 10).unwrap();
+        let two = Snapshot::after(Some(&one), "west", &[offer("c.d").into()], 20).unwrap();
         assert_eq!(inbox.changes(&delta(None, &one)).unwrap().unwrap().offers.unwrap().len(), 1);
         let mut lost = delta(Some(&one), &two);
         lost.removed_resources.clear();
@@ -322,8 +322,8 @@ mod tests {
 
     #[test]
     fn a_known_version_from_before_a_restart_still_counts() {
-        let one = Snapshot::after(None, "west", &[offer("a.b")], 10).unwrap();
-        let two = Snapshot::after(Some(&one), "west", &[offer("c.d")], 20).unwrap();
+        let one = Snapshot::after(None, "west", &[offer("a.b").into()], 10).unwrap();
+        let two = Snapshot::after(Some(&one), "west", &[offer("c.d").into()], 20).unwrap();
         let mut inbox = Inbox::new("west", Limits::default(), Some(two.version().clone()));
         assert!(matches!(inbox.changes(&delta(None, &one)), Err(Refused::Older { .. })));
         assert!(inbox.changes(&delta(None, &two)).unwrap().unwrap().offers.is_some());
@@ -337,7 +337,7 @@ mod tests {
             let mut inbox = Inbox::new("west", Limits::default(), None);
             let mut before: Option<Snapshot> = None;
             for (time, names) in steps.iter().enumerate() {
-                let offers: Vec<Offer> = names.iter().map(|name| offer(&format!("{name}.x"))).collect();
+                let offers: Vec<Arc<Offer>> = names.iter().map(|name| offer(&format!("{name}.x")).into()).collect();
                 let Some(after) = Snapshot::after(before.as_ref(), "west", &offers, time as u64) else { continue };
                 let mut rest = delta(before.as_ref(), &after);
                 // In several messages: only the last carries the version.

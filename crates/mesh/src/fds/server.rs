@@ -182,7 +182,7 @@ async fn tell_all(
 }
 
 /// What a peer has.
-enum Known {
+pub(crate) enum Known {
     /// By its own word when it connected.
     Versions(BTreeMap<String, String>),
     /// By what it was sent.
@@ -259,7 +259,7 @@ async fn tell_changes(
 }
 
 /// The messages that lead from what a peer has to a snapshot; only the last carries the version.
-fn parts(known: &Known, snapshot: &Snapshot) -> Vec<DeltaDiscoveryResponse> {
+pub(crate) fn parts(known: &Known, snapshot: &Snapshot) -> Vec<DeltaDiscoveryResponse> {
     let resource = |(name, entry): (&String, &Arc<super::snapshot::Entry>)| Resource {
         version: entry.version.clone(),
         resource: Some(entry.resource.clone()),

@@ -54,40 +54,52 @@ impl FromStr for Version {
 /// One service in a snapshot.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Entry {
+    /// What it was made from.
+    offer: Arc<Offer>,
     pub(crate) version: String,
     pub(crate) resource: Any,
 }
 
 /// Everything a mesh exports at one moment.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Snapshot {
     pub(crate) mesh: String,
     pub(crate) version: Version,
     pub(crate) entries: BTreeMap<String, Arc<Entry>>,
 }
 
+/// By its version, in which every service has a part.
+impl PartialEq for Snapshot {
+    fn eq(&self, other: &Self) -> bool {
+        self.mesh == other.mesh && self.version == other.version
+    }
+}
+
 impl Snapshot {
     /// The snapshot of what `mesh` offers, first seen at `millis`; nothing if it is the `previous` one.
-    pub fn after(previous: Option<&Self>, mesh: &str, offers: &[Offer], millis: u64) -> Option<Self> {
+    pub fn after(previous: Option<&Self>, mesh: &str, offers: &[Arc<Offer>], millis: u64) -> Option<Self> {
         let next = Self::build(previous, mesh, offers, millis);
         let same = |previous: &Self| previous.version.digest == next.version.digest && previous.mesh == mesh;
         (!previous.is_some_and(same)).then_some(next)
     }
 
     /// The snapshot of what `mesh` offers, seen at `millis`, whatever there was before.
-    pub fn first(mesh: &str, offers: &[Offer], millis: u64) -> Self {
+    pub fn first(mesh: &str, offers: &[Arc<Offer>], millis: u64) -> Self {
         Self::build(None, mesh, offers, millis)
     }
 
-    fn build(previous: Option<&Self>, mesh: &str, offers: &[Offer], millis: u64) -> Self {
+    fn build(previous: Option<&Self>, mesh: &str, offers: &[Arc<Offer>], millis: u64) -> Self {
         let mut entries = BTreeMap::new();
         for offer in offers {
-            let resource = encode(offer);
-            let version = digest_of(&resource.value);
             let known = previous.and_then(|previous| previous.entries.get(&offer.hostname));
+            // What did not change is the same: most often the very same, and nobody needs to look.
             let entry = match known {
-                Some(known) if known.version == version => Arc::clone(known),
-                _ => Arc::new(Entry { version, resource }),
+                Some(known) if known.offer == *offer => Arc::clone(known),
+                _ => {
+                    let resource = encode(offer);
+                    let version = digest_of(&resource.value);
+                    Arc::new(Entry { offer: Arc::clone(offer), version, resource })
+                }
             };
             entries.insert(offer.hostname.clone(), entry);
         }
@@ -139,8 +151,9 @@ pub(crate) fn digest<'a>(versions: impl Iterator<Item = (&'a str, &'a str)>) -> 
 mod tests {
     use super::*;
 
-    fn offers(names: &[&str]) -> Vec<Offer> {
-        names.iter().map(|&name| Offer { hostname: name.to_owned(), ..Offer::default() }).collect()
+    fn offers(names: &[&str]) -> Vec<Arc<Offer>> {
+        let offer = |&name: &&str| Arc::new(Offer { hostname: name.to_owned(), ..Offer::default() });
+        names.iter().map(offer).collect()
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Namespace, Pod, Service as KubeService};
@@ -19,13 +19,14 @@ use tokio_util::task::TaskTracker;
 
 use super::lean::Lean;
 use super::recall::Recall;
+use super::view::View;
 use super::{Slice, Workload};
 use crate::crd::{
     FederationServiceRules, FederationServiceRulesSpec, FederationServiceRulesStatus, MeshFederation,
     MeshFederationSpec, MeshFederationStatus, SaidBy,
 };
 use crate::live::{self, Live};
-use crate::model::{Backends, Key, Labels, Service};
+use crate::model::{Labels, Service};
 use crate::plan::{Kind, MANAGED_BY, World};
 
 /// How often a kind that the cluster does not serve is looked for again.
@@ -105,12 +106,14 @@ pub(crate) struct Mirrors {
     pub(crate) rules: Mirror<Rules>,
     services: Mirror<Kept<Arc<Service>>>,
     namespaces: Mirror<Kept<Arc<Labels>>>,
-    slices: Mirror<Kept<Slice>>,
+    slices: Mirror<Kept<Arc<Slice>>>,
     pods: Mirror<Kept<Workload>>,
     /// ServiceExports with the conditions they have.
     pub(crate) exports: Mirror<Kept<Vec<Condition>>>,
     made: BTreeMap<Kind, Mirror<Live>>,
     recall: Recall,
+    /// What decisions need of all this.
+    view: Arc<Mutex<View>>,
 }
 
 impl Mirrors {
@@ -123,6 +126,12 @@ impl Mirrors {
     ) -> Self {
         let made = Kind::ALL.into_iter().map(|kind| (kind, Mirror::default())).collect();
         let mirrors = Self { made, ..Self::default() };
+        mirrors.services.track();
+        mirrors.namespaces.track();
+        mirrors.slices.track();
+        mirrors.pods.track();
+        mirrors.exports.track();
+        mirrors.made(Kind::ServiceEntry).track();
         let task = Task { client, stop, tasks, tell };
         task.typed("federations", &mirrors.federations, |object: MeshFederation| federation(&object));
         task.typed("rules", &mirrors.rules, |object: FederationServiceRules| rules(&object));
@@ -133,7 +142,7 @@ impl Mirrors {
             Kept::of(&object, Arc::new(object.labels().clone()))
         });
         task.typed("endpoint slices", &mirrors.slices, |object: EndpointSlice| {
-            super::slice(object.clone()).and_then(|slice| Kept::of(&object, slice))
+            super::slice(object.clone()).and_then(|slice| Kept::of(&object, Arc::new(slice)))
         });
         task.typed("pods", &mirrors.pods, |object: Pod| Kept::of(&object, super::workload(&object)));
         let exports = service_exports();
@@ -195,43 +204,40 @@ impl Mirrors {
 
     /// What the cluster itself contributes to a decision.
     pub(crate) fn world(&self, controller_namespace: &str) -> World {
-        let entry = self.made(Kind::ServiceEntry);
-        let foreign = entry.select(|_, _, live| (!live.ours).then(|| live.hosts.clone()));
+        let mut view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
+        self.bring_up(&mut view);
         World {
             controller_namespace: controller_namespace.to_owned(),
             federation: self.federation().map(|(_, kept)| Arc::clone(&kept.value.spec)),
             rules: self.rules.get(controller_namespace, "default").map(|kept| Arc::clone(&kept.value.spec)),
-            services: self
-                .services
-                .select(|ns, name, kept| Some((key(ns, name), Arc::clone(&kept.value))))
-                .into_iter()
-                .collect(),
-            namespaces: self
-                .namespaces
-                .select(|_, name, kept| Some((name.to_owned(), Arc::clone(&kept.value))))
-                .into_iter()
-                .collect(),
-            service_exports: self
-                .exports
-                .select(|namespace, name, _| Some(key(namespace, name)))
-                .into_iter()
-                .collect(),
-            backends: self.backends(),
-            foreign_hosts: foreign.into_iter().flatten().collect(),
+            services: view.services.clone(),
+            namespaces: view.namespaces.clone(),
+            service_exports: view.service_exports.clone(),
+            backends: view.backing.backends().clone(),
+            foreign_hosts: view.foreign_hosts(),
             ..World::default()
         }
     }
 
-    fn backends(&self) -> BTreeMap<Key, Backends> {
-        let mut all: BTreeMap<Key, Backends> = BTreeMap::new();
-        for (namespace, slice) in
-            self.slices.select(|namespace, _, kept| Some((namespace.to_owned(), Arc::clone(kept))))
-        {
-            let pod = |name: &str| self.pods.get(&namespace, name).map(|kept| kept.value.clone());
-            let slice = &slice.value;
-            slice.add_to(all.entry(key(&namespace, &slice.service)).or_default(), pod);
+    /// Takes over what has changed.
+    fn bring_up(&self, view: &mut View) {
+        for (key, kept) in self.services.changes() {
+            view.service(key, kept.map(|kept| Arc::clone(&kept.value)));
         }
-        all
+        for ((_, name), kept) in self.namespaces.changes() {
+            view.namespace(name, kept.map(|kept| Arc::clone(&kept.value)));
+        }
+        for (key, kept) in self.exports.changes() {
+            view.service_export(key, kept.is_some());
+        }
+        for (key, live) in self.made(Kind::ServiceEntry).changes() {
+            view.entry(key, live.filter(|live| !live.ours).map(|live| live.hosts.clone()));
+        }
+        let slices = self.slices.changes().into_iter();
+        let slices = slices.map(|(key, kept)| (key, kept.map(|kept| Arc::clone(&kept.value))));
+        let pods = self.pods.changes().into_iter().map(|(key, _)| key);
+        let pod = |namespace: &str, name: &str| self.pods.get(namespace, name).map(|kept| kept.value.clone());
+        view.backing.change(slices, pods, pod);
     }
 }
 
@@ -260,10 +266,6 @@ fn rules(object: &FederationServiceRules) -> Option<Rules> {
 pub(crate) fn service_exports() -> ApiResource {
     let kind = GroupVersionKind::gvk("multicluster.x-k8s.io", "v1alpha1", "ServiceExport");
     ApiResource::from_gvk_with_plural(&kind, "serviceexports")
-}
-
-fn key(namespace: &str, name: &str) -> Key {
-    (namespace.to_owned(), name.to_owned())
 }
 
 /// What every watch is started with.

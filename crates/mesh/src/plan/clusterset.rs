@@ -5,6 +5,7 @@
 //! opened, told and called is the same as for every other name.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -28,7 +29,7 @@ fn service(host: &str) -> Option<Key> {
 }
 
 /// One ServiceImport for each name that is exported here or imported, where its namespace is.
-pub(super) fn objects(draft: &mut Draft<'_>, exported: &[Exported<'_>], imported: &[Imported<'_>]) {
+pub(super) fn objects(draft: &mut Draft<'_>, exported: &[Arc<Exported>], imported: &[Imported<'_>]) {
     if !draft.rules.service_imports {
         return;
     }
@@ -58,7 +59,7 @@ pub(super) fn objects(draft: &mut Draft<'_>, exported: &[Exported<'_>], imported
         let owner = Owner::Federation;
         draft.plan.clusters.insert((namespace.clone(), name.clone()), clusters);
         let kind = Kind::ServiceImport;
-        draft.plan.objects.push(Object { kind, namespace, name, mesh: None, owner, spec: spec.into() });
+        draft.push(Object { kind, namespace, name, mesh: None, owner, spec: spec.into() });
     }
 }
 

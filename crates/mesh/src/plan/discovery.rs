@@ -1,5 +1,7 @@
 //! Who may speak with discovery: peers of known identity, over mutual TLS.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use crate::crd::Remote;
@@ -42,5 +44,5 @@ pub(super) fn objects(draft: &mut Draft<'_>) {
         let spec = json!({ "selector": selector, "action": "ALLOW", "rules": rules });
         made.push(object(Kind::AuthorizationPolicy, "fds-remotes-only", spec));
     }
-    draft.plan.objects.extend(made);
+    draft.plan.objects.extend(made.into_iter().map(Arc::new));
 }

@@ -81,7 +81,7 @@ pub(super) fn objects(draft: &mut Draft<'_>, imported: &[Imported<'_>]) {
             Kind::DestinationRule => draft.names.claim(kind, &namespace, NAME, &service),
             _ => NAME.to_owned(),
         };
-        draft.plan.objects.push(Object {
+        draft.push(Object {
             kind,
             namespace: namespace.clone(),
             name,

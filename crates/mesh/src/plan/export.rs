@@ -1,35 +1,52 @@
 //! Export: which services, under which names, and what opens them at the gateway.
 
+mod chosen;
+
 use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 
-use super::{About, DISCOVERY_PORT, Draft, Kind, Object, Owner, Reason};
+pub(super) use self::chosen::Chosen;
+use super::{DISCOVERY_PORT, Draft, Kind, Object, Owner, Spec};
 use crate::crd::{GatewayRef, IngressType};
-use crate::model::{Key, Offer, OfferedPort, Service, Sort, cluster_name};
+use crate::model::{Backends, Key, Offer, OfferedPort, Service, Sort, cluster_name};
 use crate::names::{HOST, istio_sni, router_host};
+use crate::still::Still;
 use crate::vet::is_system;
 
-/// A service that is exported.
-pub(super) struct Exported<'a> {
-    key: &'a Key,
-    service: &'a Service,
+/// A service that is exported, with what follows from it alone.
+#[derive(Debug)]
+pub(super) struct Exported {
+    pub(super) key: Key,
+    /// When the service was made.
+    created: i64,
+    by: By,
     pub(super) hostname: String,
     /// Whether the name is another than the service has in its own cluster.
     alias: bool,
     pub(super) ports: Vec<OfferedPort>,
+    /// What peers are told.
+    offer: Arc<Offer>,
+    /// What the entry of its name says, if it has one.
+    entry: OnceLock<Spec>,
+    /// A filter and a Route for each port, if there is a router.
+    routed: OnceLock<Vec<[Spec; 2]>>,
 }
 
+/// All of them.
+pub(super) type Exports = Still<Vec<Arc<Exported>>>;
+
 /// A name of its own for an exported service.
-pub(super) struct Alias<'a> {
+pub(super) struct Alias {
     /// The service.
-    pub(super) key: &'a Key,
+    pub(super) key: Key,
     /// The entry of the name.
     pub(super) object: Object,
 }
 
 /// Who wants a service exported, and so under which name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum By {
     /// The rules.
     Rules,
@@ -38,50 +55,20 @@ enum By {
 }
 
 /// The services that the rules name and that can be exported, by name and namespace.
-pub(super) fn select<'a>(draft: &mut Draft<'a>) -> Vec<Exported<'a>> {
-    let world = draft.world;
-    let Some(export) = &draft.rules.export else { return Vec::new() };
-    let blank = crate::model::Labels::new();
-    let mut chosen = Vec::new();
-    for (key, service) in &world.services {
-        let (namespace, name) = key;
-        let labels = world.namespaces.get(namespace).map_or(&blank, AsRef::as_ref);
-        // These two are everywhere, and each cluster has its own.
-        let everywhere = (namespace == "default" && name == "kubernetes")
-            || (namespace == &world.controller_namespace
-                && name.starts_with("federation-discovery-service-"));
-        let named = export.names(namespace, name, &service.labels, labels).then_some(By::Rules);
-        let owned = (export.service_exports && world.service_exports.contains(key)).then_some(By::Owner);
-        for by in named.into_iter().chain(owned).filter(|_| !everywhere) {
-            match exportable(draft, key, service, by) {
-                Ok(exported) => chosen.push(exported),
-                Err(why) => {
-                    let about = if by == By::Rules { About::Rules } else { About::Export(key.clone()) };
-                    let message = format!("{namespace}/{name} is not exported: {why}");
-                    draft.find(about, Reason::NotExportable, message);
-                }
-            }
-        }
-        if everywhere && owned.is_some() {
-            let message = format!("{namespace}/{name} is not exported: each cluster has its own");
-            draft.find(About::Export(key.clone()), Reason::NotExportable, message);
-        }
-    }
-    if export.service_exports {
-        for key in world.service_exports.iter().filter(|key| !world.services.contains_key(key)) {
-            let message = format!("there is no Service {}/{}", key.0, key.1);
-            draft.find(About::Export(key.clone()), Reason::NoService, message);
-        }
-    }
-    distinct(draft, chosen)
+pub(super) fn select(draft: &mut Draft<'_>) -> Exports {
+    let mut chosen = std::mem::take(&mut draft.memo.chosen);
+    let exported = chosen.choose(draft);
+    draft.memo.chosen = chosen;
+    exported
 }
 
-fn exportable<'a>(
-    draft: &Draft<'a>,
-    key: &'a Key,
-    service: &'a Service,
+fn exportable(
+    draft: &Draft<'_>,
+    key: &Key,
+    service: &Service,
+    pods: Option<&Backends>,
     by: By,
-) -> Result<Exported<'a>, String> {
+) -> Result<Exported, String> {
     let (namespace, name) = key;
     match service.sort {
         Sort::Cluster => {}
@@ -96,8 +83,7 @@ fn exportable<'a>(
         .filter(|port| port.tcp)
         .map(|port| {
             // A named target is a number only at the pods.
-            let at_pods =
-                || draft.world.backends.get(key).and_then(|pods| pods.ports.get(&port.name).copied());
+            let at_pods = || pods.and_then(|pods| pods.ports.get(&port.name).copied());
             OfferedPort {
                 name: port.name(),
                 number: port.number.into(),
@@ -129,81 +115,102 @@ fn exportable<'a>(
             "services of {namespace} belong to each cluster for itself, and other meshes refuse them"
         ));
     }
-    let alias = by == By::Owner || domain.is_some();
-    Ok(Exported { key, service, hostname, alias, ports })
+    let offer = Arc::new(offer(draft, key, service, pods, &hostname, &ports));
+    Ok(Exported {
+        key: key.clone(),
+        created: service.created,
+        by,
+        hostname,
+        alias: by == By::Owner || domain.is_some(),
+        ports,
+        offer,
+        entry: OnceLock::new(),
+        routed: OnceLock::new(),
+    })
 }
 
-/// Of services that want one name the oldest has it: a newcomer must not take over its callers.
-fn distinct<'a>(draft: &mut Draft<'a>, mut chosen: Vec<Exported<'a>>) -> Vec<Exported<'a>> {
-    chosen.sort_by(|a, b| {
-        (&a.hostname, a.service.created, a.key).cmp(&(&b.hostname, b.service.created, b.key))
-    });
-    let mut kept: Vec<Exported<'a>> = Vec::with_capacity(chosen.len());
-    for exported in chosen {
-        match kept.last() {
-            // The rules and its owner want the same.
-            Some(holder) if holder.hostname == exported.hostname && holder.key == exported.key => {}
-            Some(holder) if holder.hostname == exported.hostname => {
-                let ((namespace, name), (held_in, held_by)) = (exported.key, holder.key);
-                let host = &exported.hostname;
-                let message = format!(
-                    "{namespace}/{name} is not exported: {held_in}/{held_by} is older and has the name {host}; \
-                     set dnsSettings.includeNamespace to export both"
-                );
-                draft.find(About::Rules, Reason::NameTaken, message);
-            }
-            _ => kept.push(exported),
-        }
+/// What peers are told of a service.
+fn offer(
+    draft: &Draft<'_>,
+    (namespace, name): &Key,
+    service: &Service,
+    pods: Option<&Backends>,
+    hostname: &str,
+    ports: &[OfferedPort],
+) -> Offer {
+    let local = &draft.federation.local;
+    let identity = |account: &String| format!("spiffe://{}/ns/{namespace}/sa/{account}", local.trust_domain);
+    Offer {
+        hostname: hostname.to_owned(),
+        ports: ports.to_vec(),
+        labels: service.labels.clone(),
+        name: name.clone(),
+        namespace: namespace.clone(),
+        subject_alt_names: pods.map(|pods| pods.accounts.iter().map(identity).collect()).unwrap_or_default(),
+        locality: local.locality.clone().unwrap_or_default(),
+        // Behind an ingress, addresses of pods are of no use to anybody else.
+        endpoints: match pods {
+            Some(pods) if local.ingress.is_none() => pods.addresses.iter().cloned().collect(),
+            _ => Vec::new(),
+        },
     }
-    kept
 }
 
 /// What peers are told.
-pub(super) fn offers(draft: &Draft<'_>, exported: &[Exported<'_>]) -> Vec<Offer> {
-    let local = &draft.federation.local;
-    let offer = |exported: &Exported<'_>| {
-        let (namespace, name) = exported.key;
-        let pods = draft.world.backends.get(exported.key);
-        let identity =
-            |account: &String| format!("spiffe://{}/ns/{namespace}/sa/{account}", local.trust_domain);
-        Offer {
-            hostname: exported.hostname.clone(),
-            ports: exported.ports.clone(),
-            labels: exported.service.labels.clone(),
-            name: name.clone(),
-            namespace: namespace.clone(),
-            subject_alt_names: pods
-                .map(|pods| pods.accounts.iter().map(identity).collect())
-                .unwrap_or_default(),
-            locality: local.locality.clone().unwrap_or_default(),
-            // Behind an ingress, addresses of pods are of no use to anybody else.
-            endpoints: match pods {
-                Some(pods) if local.ingress.is_none() => pods.addresses.iter().cloned().collect(),
-                _ => Vec::new(),
-            },
-        }
-    };
-    exported.iter().map(offer).collect()
+pub(super) fn offers(exported: &[Arc<Exported>]) -> Vec<Arc<Offer>> {
+    exported.iter().map(|exported| Arc::clone(&exported.offer)).collect()
 }
 
 /// What opens the exported services, and by host the ServiceEntries of names that differ.
-pub(super) fn objects<'a>(draft: &mut Draft<'a>, exported: &[Exported<'a>]) -> BTreeMap<String, Alias<'a>> {
+pub(super) fn objects(draft: &mut Draft<'_>, exported: &Exports) -> BTreeMap<String, Alias> {
     let aliases = exported.iter().filter(|exported| exported.alias);
     let aliases = aliases
         .map(|exported| {
             let object = alias(draft, exported);
-            (exported.hostname.clone(), Alias { key: exported.key, object })
+            (exported.hostname.clone(), Alias { key: exported.key.clone(), object })
         })
         .collect();
     let Some(ingress) = &draft.federation.local.ingress else { return aliases };
     let gateway = ingress.gateway();
-    let discovery = (
-        format!("federation-discovery-service-{}", draft.federation.local.id),
-        draft.world.controller_namespace.clone(),
-    );
-    let discovery_host = format!("{}.{}.svc.cluster.local", discovery.0, discovery.1);
+    let opened = opened(draft, &gateway, exported);
+    draft.plan.objects.push(opened);
+    if ingress.kind == IngressType::OpenshiftRouter {
+        let (discovery, host) = (discovery(draft), discovery_host(draft));
+        let specs = routed(&gateway, &host, DISCOVERY_PORT.into());
+        behind_router(draft, &discovery, &host, DISCOVERY_PORT.into(), specs);
+        for exported in exported {
+            let (host, ports) = (&exported.hostname, &exported.ports);
+            let all = || ports.iter().map(|port| routed(&gateway, host, port.number)).collect();
+            for (port, specs) in ports.iter().zip(exported.routed.get_or_init(all)) {
+                behind_router(draft, &exported.key, host, port.number, specs.clone());
+            }
+        }
+    }
+    aliases
+}
+
+/// Namespace and name of our own discovery.
+fn discovery(draft: &Draft<'_>) -> Key {
+    let name = format!("federation-discovery-service-{}", draft.federation.local.id);
+    (draft.world.controller_namespace.clone(), name)
+}
+
+fn discovery_host(draft: &Draft<'_>) -> String {
+    let (namespace, name) = discovery(draft);
+    format!("{name}.{namespace}.svc.cluster.local")
+}
+
+/// The gateway that is open for all exported names and for discovery.
+fn opened(draft: &mut Draft<'_>, gateway: &GatewayRef, exported: &Exports) -> Arc<Object> {
+    if let Some((before, object)) = &draft.memo.chosen.gateway
+        && before.len() == exported.len()
+        && before.iter().zip(exported.iter()).all(|(a, b)| Arc::ptr_eq(a, b) || a.hostname == b.hostname)
+    {
+        return Arc::clone(object);
+    }
+    let discovery = discovery_host(draft);
     let mut hosts: Vec<&str> = exported.iter().map(|exported| exported.hostname.as_str()).collect();
-    hosts.push(&discovery_host);
+    hosts.push(&discovery);
     hosts.sort_unstable();
     hosts.dedup();
     let spec = json!({
@@ -214,51 +221,21 @@ pub(super) fn objects<'a>(draft: &mut Draft<'a>, exported: &[Exported<'a>]) -> B
             "tls": { "mode": "AUTO_PASSTHROUGH" },
         }],
     });
-    let namespace = draft.control_plane();
-    draft.plan.objects.push(Object {
+    let object = Arc::new(Object {
         kind: Kind::Gateway,
-        namespace,
+        namespace: draft.control_plane(),
         name: "federation-ingress-gateway".into(),
         mesh: None,
         owner: Owner::Rules,
         spec: spec.into(),
     });
-    if ingress.kind == IngressType::OpenshiftRouter {
-        behind_router(draft, &gateway, &discovery.0, &discovery.1, &discovery_host, DISCOVERY_PORT.into());
-        for exported in exported {
-            let (namespace, name) = exported.key;
-            for port in &exported.ports {
-                behind_router(draft, &gateway, name, namespace, &exported.hostname, port.number);
-            }
-        }
-    }
-    aliases
+    draft.memo.chosen.gateway = Some((exported.clone(), Arc::clone(&object)));
+    object
 }
 
-/// A Route whose name the router can read, and a filter that lets the gateway take it.
-fn behind_router(
-    draft: &mut Draft<'_>,
-    gateway: &GatewayRef,
-    service: &str,
-    service_namespace: &str,
-    host: &str,
-    port: u32,
-) {
-    let namespace = draft.control_plane();
+/// A filter that lets the gateway take a name that the router can read, and a Route of that name.
+fn routed(gateway: &GatewayRef, host: &str, port: u32) -> [Spec; 2] {
     let server_name = router_host(host, port);
-    let identity = format!("{host}/{port}");
-    let push = |draft: &mut Draft<'_>, kind, wanted: String, spec: Value| {
-        let name = draft.names.claim(kind, &namespace, &wanted, &identity);
-        let namespace = namespace.clone();
-        draft.plan.objects.push(Object {
-            kind,
-            namespace,
-            name,
-            mesh: None,
-            owner: Owner::Rules,
-            spec: spec.into(),
-        });
-    };
     let filter = json!({
         "workloadSelector": { "labels": gateway.selector },
         "configPatches": [{
@@ -273,29 +250,50 @@ fn behind_router(
             },
         }],
     });
-    push(draft, Kind::EnvoyFilter, format!("sni-{service}-{service_namespace}-{port}"), filter);
     let route = json!({
         "host": server_name,
         "to": { "kind": "Service", "name": "federation-ingress-gateway" },
         "port": { "targetPort": gateway.port.name },
         "tls": { "termination": "passthrough" },
     });
-    let wanted = format!("{service}-{service_namespace}-{port}-to-federation-ingress-gateway");
-    push(draft, Kind::Route, wanted, route);
+    [filter.into(), route.into()]
+}
+
+fn behind_router(
+    draft: &mut Draft<'_>,
+    (service_namespace, service): &Key,
+    host: &str,
+    port: u32,
+    [filter, route]: [Spec; 2],
+) {
+    let namespace = draft.control_plane();
+    let identity = format!("{host}/{port}");
+    let filters = format!("sni-{service}-{service_namespace}-{port}");
+    let routes = format!("{service}-{service_namespace}-{port}-to-federation-ingress-gateway");
+    for (kind, wanted, spec) in [(Kind::EnvoyFilter, filters, filter), (Kind::Route, routes, route)] {
+        let name = draft.names.claim(kind, &namespace, &wanted, &identity);
+        let namespace = namespace.clone();
+        draft.push(Object { kind, namespace, name, mesh: None, owner: Owner::Rules, spec });
+    }
 }
 
 /// A name of its own for a local service. Its gateway chain exists only if Istio knows the host as
 /// a service; an entry in this namespace cannot select pods of another, so it points at the service.
-fn alias(draft: &mut Draft<'_>, exported: &Exported<'_>) -> Object {
-    let (service_namespace, service) = exported.key;
+fn alias(draft: &mut Draft<'_>, exported: &Exported) -> Object {
     let host = &exported.hostname;
     let namespace = draft.world.controller_namespace.clone();
     let wanted = format!("export-{}", crate::names::dashed(host));
     let name = draft.names.claim(Kind::ServiceEntry, &namespace, &wanted, &format!("export {host}"));
+    let spec = exported.entry.get_or_init(|| entry(&draft.federation.local.network, exported)).clone();
+    Object { kind: Kind::ServiceEntry, namespace, name, mesh: None, owner: Owner::Rules, spec }
+}
+
+fn entry(network: &str, exported: &Exported) -> Spec {
+    let (service_namespace, service) = &exported.key;
     let endpoint = json!({
         "address": format!("{service}.{service_namespace}.svc.cluster.local"),
         "labels": { "security.istio.io/tlsMode": "istio" },
-        "network": draft.federation.local.network,
+        "network": network,
         "ports": exported.ports.iter().map(|port| (port.name.clone(), port.number)).collect::<BTreeMap<_, _>>(),
     });
     let ports: Vec<Value> = exported
@@ -304,11 +302,11 @@ fn alias(draft: &mut Draft<'_>, exported: &Exported<'_>) -> Object {
         .map(|port| json!({ "name": port.name, "number": port.number, "protocol": port.protocol }))
         .collect();
     let spec = json!({
-        "hosts": [host],
+        "hosts": [exported.hostname],
         "location": "MESH_INTERNAL",
         "resolution": "DNS",
         "ports": ports,
         "endpoints": [endpoint],
     });
-    Object { kind: Kind::ServiceEntry, namespace, name, mesh: None, owner: Owner::Rules, spec: spec.into() }
+    spec.into()
 }

@@ -3,6 +3,7 @@
 mod agree;
 mod discovery;
 mod joined;
+mod part;
 mod proof;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,6 +12,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+pub(super) use self::part::{Part, part};
 use super::export::Alias;
 use super::memo::Specs;
 use super::{About, Draft, Kind, Object, Owner, REFUSALS, Reason, RemoteView, Spec};
@@ -57,7 +59,7 @@ pub(super) fn merge<'a>(draft: &mut Draft<'a>) -> Vec<Imported<'a>> {
     let (world, federation, rules) = (draft.world, draft.federation, draft.rules);
     let reserved = Reserved {
         namespaces: BTreeSet::from([draft.control_plane(), world.controller_namespace.clone()]),
-        hosts: world.foreign_hosts.clone(),
+        hosts: BTreeSet::clone(&world.foreign_hosts),
     };
     for import in &rules.import {
         if !federation.remote.iter().any(|remote| remote.id == import.mesh_id) {
@@ -113,7 +115,7 @@ pub(super) fn merge<'a>(draft: &mut Draft<'a>) -> Vec<Imported<'a>> {
 pub(super) fn objects(
     draft: &mut Draft<'_>,
     imported: &mut [Imported<'_>],
-    aliases: &mut BTreeMap<String, Alias<'_>>,
+    aliases: &mut BTreeMap<String, Alias>,
 ) {
     let federation = draft.federation;
     for remote in super::subscribed(federation, draft.rules) {
@@ -134,21 +136,24 @@ pub(super) fn objects(
 }
 
 /// The local Service of the same name, if there is one.
-fn local<'a>(draft: &Draft<'a>, host: &str) -> Option<(&'a Key, &'a Service)> {
+fn local<'a>(draft: &mut Draft<'a>, host: &str) -> Option<(&'a Key, &'a Service)> {
     let (name, namespace) = cluster_name(host)?;
+    draft.asked.note((namespace, name));
     let key = (namespace.to_owned(), name.to_owned());
     draft.world.services.get_key_value(&key).map(|(key, service)| (key, service.as_ref()))
 }
 
 /// Where the import of a name is kept: beside the Service that it is of, if that runs here too under
 /// another name, else with the control plane.
-fn home(draft: &Draft<'_>, imported: &Imported<'_>) -> String {
+fn home(draft: &mut Draft<'_>, imported: &Imported<'_>) -> String {
     let of = imported.used.first().map(|(_, offer)| offer.origin()).filter(|_| !draft.is_original());
-    let here = of.filter(|(name, namespace)| {
-        !namespace.is_empty()
-            && draft.world.services.contains_key(&((*namespace).to_owned(), (*name).to_owned()))
-    });
-    here.map_or_else(|| draft.control_plane(), |(_, namespace)| namespace.to_owned())
+    if let Some((name, namespace)) = of.filter(|(_, namespace)| !namespace.is_empty()) {
+        draft.asked.note((namespace, name));
+        if draft.world.services.contains_key(&(namespace.to_owned(), name.to_owned())) {
+            return namespace.to_owned();
+        }
+    }
+    draft.control_plane()
 }
 
 /// A name that is only elsewhere: one ServiceEntry with the gateways of all meshes that have it.
@@ -172,7 +177,7 @@ fn apart(draft: &mut Draft<'_>, imported: &Imported<'_>) {
         let identity = format!("import {}{suffix}", imported.host);
         let name = draft.names.claim(Kind::ServiceEntry, &namespace, &wanted, &identity);
         let (kind, owner) = (Kind::ServiceEntry, owner.clone());
-        draft.plan.objects.push(Object { kind, namespace, name, mesh: None, owner, spec });
+        draft.push(Object { kind, namespace, name, mesh: None, owner, spec });
     }
     proof::rule(draft, imported, None, owner);
 }
@@ -237,7 +242,7 @@ fn record(draft: &mut Draft<'_>, imported: &Imported<'_>, namespace: String, spe
     let owner = Owner::Imported { namespace: namespace.clone(), name: name.clone() };
     draft.plan.imports.insert((namespace.clone(), name.clone()), imported.host.to_owned());
     let (kind, owned_by) = (Kind::ImportedService, Owner::Federation);
-    draft.plan.objects.push(Object { kind, namespace, name, mesh: None, owner: owned_by, spec });
+    draft.push(Object { kind, namespace, name, mesh: None, owner: owned_by, spec });
     owner
 }
 

@@ -1,21 +1,26 @@
 //! What was rendered before, so that one change of one service does not render all others again.
 //!
-//! Only what is whole and expensive is kept: which offers of a peer are good, and the record and the
-//! entry of a name that is imported and not here. They follow from the federation and from what was
-//! offered, and both are compared by identity: an offer that did not change is the very same one.
+//! Whatever is compared is compared by identity: a service or an offer that did not change is the very
+//! same one. What is exported is kept service by service, see [`Chosen`]. Everything that follows from
+//! imports is kept as a whole and taken over while nothing that it has to do with changes; else, of each
+//! name that is imported and not here, the record and the entry.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use super::Spec;
-use super::import::Imported;
-use crate::crd::MeshFederationSpec;
+use super::export::Chosen;
+use super::import::{Imported, Part};
+use super::{Flavour, Spec, World};
+use crate::crd::{FederationServiceRulesSpec, MeshFederationSpec};
 use crate::model::Offer;
 use crate::vet::Seen;
 
-/// Specs by host.
+/// What was found for the last plan.
 #[derive(Debug, Default)]
 pub struct Memo {
+    pub(super) chosen: Chosen,
+    pub(super) part: Option<Part>,
     federation: Option<Arc<MeshFederationSpec>>,
     made: BTreeMap<String, Made>,
     /// Those of this plan; what is not among them is forgotten.
@@ -23,6 +28,53 @@ pub struct Memo {
     /// What was found good of each peer.
     pub(super) seen: BTreeMap<String, Seen>,
     rendered: usize,
+}
+
+/// What a whole plan is made under.
+#[derive(Debug)]
+pub(super) struct Terms {
+    flavour: Flavour,
+    controller_namespace: String,
+    federation: Arc<MeshFederationSpec>,
+    rules: Arc<FederationServiceRulesSpec>,
+}
+
+impl Terms {
+    pub(super) fn of(world: &World) -> Option<Self> {
+        Some(Self {
+            flavour: world.flavour,
+            controller_namespace: world.controller_namespace.clone(),
+            federation: Arc::clone(world.federation.as_ref()?),
+            rules: Arc::clone(world.rules.as_ref()?),
+        })
+    }
+
+    pub(super) fn are_of(&self, world: &World) -> bool {
+        fn same<T: PartialEq>(one: &Arc<T>, other: Option<&Arc<T>>) -> bool {
+            other.is_some_and(|other| Arc::ptr_eq(one, other) || one == other)
+        }
+        self.flavour == world.flavour
+            && self.controller_namespace == world.controller_namespace
+            && same(&self.federation, world.federation.as_ref())
+            && same(&self.rules, world.rules.as_ref())
+    }
+}
+
+/// Words that something was asked for, as numbers: it may say yes to another one, and never no to one of them.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    keys: RandomState,
+    known: HashSet<u64>,
+}
+
+impl Asked {
+    pub(super) fn note(&mut self, words: (&str, &str)) {
+        self.known.insert(self.keys.hash_one(words));
+    }
+
+    pub(super) fn has(&self, words: (&str, &str)) -> bool {
+        self.known.contains(&self.keys.hash_one(words))
+    }
 }
 
 /// The specs of one name.
@@ -49,6 +101,17 @@ impl Memo {
     /// How many offers were looked at for the last plan; of the others it was known what they are.
     pub fn looked(&self) -> usize {
         self.seen.values().map(Seen::looked).sum()
+    }
+
+    /// How many services were looked at for the last plan; the others are what they were.
+    pub fn chosen(&self) -> usize {
+        self.chosen.looked()
+    }
+
+    /// Nothing of what is imported had to be looked at.
+    pub(super) fn rest(&mut self) {
+        self.rendered = 0;
+        self.seen.values_mut().for_each(Seen::rest);
     }
 
     /// Begins a plan.

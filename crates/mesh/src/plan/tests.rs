@@ -1,5 +1,6 @@
 //! The tables of what follows from what, row by row, and every known defect of the original.
 
+mod again;
 mod clusterset;
 mod defects;
 mod egress;
@@ -86,7 +87,7 @@ fn planned(services: Value, offers: Value, change: impl FnOnce(&mut Value)) -> P
 fn get<'a>(plan: &'a Plan, kind: Kind, namespace: &str, name: &str) -> &'a Object {
     let found = plan.objects.iter().find(|object| object.place() == (kind, namespace, name));
     found.unwrap_or_else(|| {
-        let all: Vec<_> = plan.objects.iter().map(Object::place).collect();
+        let all: Vec<_> = plan.objects.iter().map(|object| object.place()).collect();
         panic!("no {kind:?} {namespace}/{name} among {all:#?}")
     })
 }

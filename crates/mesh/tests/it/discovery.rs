@@ -70,7 +70,8 @@ impl Server {
     pub(crate) fn offer_as(&self, mesh: &str, offers: &[Offer], millis: u64) {
         let before = self.told.borrow().clone();
         let last = before.as_ref().map(|before| before.everybody.as_ref());
-        if let Some(snapshot) = Snapshot::after(last, mesh, offers, millis) {
+        let offers: Vec<Arc<Offer>> = offers.iter().cloned().map(Arc::new).collect();
+        if let Some(snapshot) = Snapshot::after(last, mesh, &offers, millis) {
             self.told.send_replace(Some(Arc::new(snapshot.into())));
         }
     }

@@ -144,6 +144,13 @@ pub(crate) async fn third_mesh(name: &str) -> Result<Mesh> {
     Ok(mesh)
 }
 
+/// A mesh on a control plane that nobody else has.
+pub(crate) async fn breakable_mesh(name: &str) -> Result<(Mesh, ControlPlane)> {
+    let plane = shared_pair().await?.public.beside(name).await?;
+    prepare(&plane).await?;
+    Ok((Mesh::on(name, &plane).await?, plane))
+}
+
 async fn prepare(plane: &ControlPlane) -> Result<()> {
     install_definitions(plane).await?;
     Istiod::install_kinds(plane).await?;
@@ -170,7 +177,9 @@ pub(crate) struct Settings {
 pub(crate) struct Mesh {
     pub(crate) name: String,
     pub(crate) client: Client,
-    plane: &'static ControlPlane,
+    kubectl: Kubectl,
+    /// None where a test has one of its own, to break.
+    plane: Option<&'static ControlPlane>,
     lease: Lease,
     metrics: Option<(MeshMetrics, Metrics)>,
     running: Option<(CancellationToken, JoinHandle<()>)>,
@@ -184,11 +193,17 @@ impl Drop for Mesh {
 
 impl Mesh {
     async fn new(name: &str, plane: &'static ControlPlane) -> Result<Self> {
-        let client = connect(&Source::file(plane.kubeconfig())).await?;
+        let mut mesh = Self::on(name, plane).await?;
+        mesh.plane = Some(plane);
+        Ok(mesh)
+    }
+
+    async fn on(name: &str, plane: &ControlPlane) -> Result<Self> {
         Ok(Self {
             name: name.to_owned(),
-            client,
-            plane,
+            client: connect(&Source::file(plane.kubeconfig())).await?,
+            kubectl: plane.kubectl(),
+            plane: None,
             lease: Lease::block(1)?,
             metrics: None,
             running: None,
@@ -197,17 +212,18 @@ impl Mesh {
 
     /// Another replica of the same mesh, not started.
     pub(crate) fn replica(&self) -> Result<Self> {
-        let (name, client) = (self.name.clone(), self.client.clone());
-        Ok(Self { name, client, plane: self.plane, lease: Lease::block(1)?, metrics: None, running: None })
+        let (name, client, kubectl) = (self.name.clone(), self.client.clone(), self.kubectl.clone());
+        let lease = Lease::block(1)?;
+        Ok(Self { name, client, kubectl, plane: self.plane, lease, metrics: None, running: None })
     }
 
     pub(crate) fn kubectl(&self) -> Kubectl {
-        self.plane.kubectl()
+        self.kubectl.clone()
     }
 
-    /// Its control plane.
+    /// Its control plane, which others share.
     pub(crate) fn plane(&self) -> &'static ControlPlane {
-        self.plane
+        self.plane.unwrap()
     }
 
     /// The port of its discovery.
@@ -361,7 +377,7 @@ impl Mesh {
     }
 }
 
-fn kinds() -> Vec<String> {
+pub(crate) fn kinds() -> Vec<String> {
     let made = Kind::ALL.iter().map(|kind| {
         let resource = kind.resource();
         format!("{}.{}", resource.plural, resource.group)

@@ -52,7 +52,7 @@ pub(super) fn entry(draft: &mut Draft<'_>, remote: &Remote) {
         spec: spec.into(),
     };
     let entry = object(Kind::ServiceEntry, format!("federation-discovery-service-{}", remote.id), spec);
-    draft.plan.objects.push(entry);
+    draft.push(entry);
     if direct.is_none() && ingress.kind == IngressType::OpenshiftRouter {
         let spec = json!({
             "host": host,
@@ -62,6 +62,6 @@ pub(super) fn entry(draft: &mut Draft<'_>, remote: &Remote) {
         });
         let wanted = format!("mtls-sni-{}", dashed(&host));
         let name = draft.names.claim(Kind::DestinationRule, &namespace, &wanted, &host);
-        draft.plan.objects.push(object(Kind::DestinationRule, name, spec));
+        draft.push(object(Kind::DestinationRule, name, spec));
     }
 }

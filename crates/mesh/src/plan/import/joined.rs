@@ -16,7 +16,7 @@ use crate::plan::{About, Draft, Kind, Object, Owner, Reason, World};
 
 /// A name that we export too: the entry that points at our own service gets the others' gateways.
 /// False if they cannot be joined.
-pub(super) fn with_alias(draft: &mut Draft<'_>, imported: &Imported<'_>, alias: &mut Alias<'_>) -> bool {
+pub(super) fn with_alias(draft: &mut Draft<'_>, imported: &Imported<'_>, alias: &mut Alias) -> bool {
     let namespace = draft.control_plane();
     let mut spec = alias.object.spec.value();
     let ours: BTreeSet<(Option<u64>, Option<&str>)> = spec["ports"]
@@ -43,7 +43,7 @@ pub(super) fn with_alias(draft: &mut Draft<'_>, imported: &Imported<'_>, alias: 
     }
     // The entry checks nobody unless it is told whom to believe, and then everybody.
     let told = imported.identities();
-    match own_identities(draft, alias.key) {
+    match own_identities(draft, &alias.key) {
         Some(own) if !told.is_empty() => {
             spec["subjectAltNames"] = json!(union(&own, &told));
         }
@@ -134,7 +134,7 @@ fn workloads(draft: &mut Draft<'_>, imported: &Imported<'_>, key: &Key, service:
         let wanted = format!("import-{}-{}-{index}", remote.id, key.1);
         let identity = format!("{}/{}/{index}", remote.id, key.1);
         let name = draft.names.claim(Kind::WorkloadEntry, &key.0, &wanted, &identity);
-        draft.plan.objects.push(Object {
+        draft.push(Object {
             kind: Kind::WorkloadEntry,
             namespace: key.0.clone(),
             name,
@@ -169,7 +169,7 @@ fn entry(draft: &mut Draft<'_>, imported: &Imported<'_>, key: &Key, service: &Se
         "location": "MESH_INTERNAL",
     });
     spec["endpoints"] = Value::Array(endpoints);
-    draft.plan.objects.push(Object {
+    draft.push(Object {
         kind: Kind::ServiceEntry,
         namespace: key.0.clone(),
         name,

@@ -1,6 +1,7 @@
 //! What callers send and ask for when they speak with a name: the server name, and whom they believe.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -28,7 +29,7 @@ pub(super) fn rule(
     let wanted = format!("{}-{}", if routed { "mtls-sni" } else { "mtls-san" }, dashed(imported.host));
     let name = draft.names.claim(Kind::DestinationRule, &namespace, &wanted, imported.host);
     let taken =
-        |object: &Object| object.place() == (Kind::DestinationRule, namespace.as_str(), name.as_str());
+        |object: &Arc<Object>| object.place() == (Kind::DestinationRule, namespace.as_str(), name.as_str());
     // With the original's one entry per mesh, the first mesh has made it already.
     if draft.is_original() && draft.plan.objects.iter().any(taken) {
         return;
@@ -48,12 +49,5 @@ pub(super) fn rule(
         })
         .collect();
     let spec = json!({ "host": imported.host, "trafficPolicy": { "portLevelSettings": settings } });
-    draft.plan.objects.push(Object {
-        kind: Kind::DestinationRule,
-        namespace,
-        name,
-        mesh: None,
-        owner,
-        spec: spec.into(),
-    });
+    draft.push(Object { kind: Kind::DestinationRule, namespace, name, mesh: None, owner, spec: spec.into() });
 }

@@ -18,7 +18,8 @@ fn owned(offers: Value, change: impl FnOnce(&mut Value)) -> Plan {
 }
 
 fn import<'a>(plan: &'a Plan, name: &str) -> Option<&'a Object> {
-    plan.objects.iter().find(|object| object.place() == (Kind::ServiceImport, "shop", name))
+    let found = plan.objects.iter().find(|object| object.place() == (Kind::ServiceImport, "shop", name));
+    found.map(AsRef::as_ref)
 }
 
 #[test]
@@ -47,7 +48,7 @@ fn rules_and_owner_each_give_it_their_name() {
         world["rules"]["export"]["serviceList"] = json!(["shop/pay"]);
         world["federation"]["local"]["ingress"] = json!({ "type": "openshift-router" });
     });
-    let mut places: Vec<_> = router.objects.iter().map(Object::place).collect();
+    let mut places: Vec<_> = router.objects.iter().map(|object| object.place()).collect();
     places.dedup();
     assert_eq!((places.len(), count(&router, Kind::Route)), (router.objects.len(), 3));
     // Both want the same name: it is exported once, and that is no conflict.

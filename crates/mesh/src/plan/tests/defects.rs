@@ -120,7 +120,7 @@ fn names_that_join_alike_stay_apart() {
         world["federation"]["local"]["ingress"] = json!({ "type": "openshift-router" });
         world["federation"]["remote"][0]["ingress"]["type"] = json!("openshift-router");
     });
-    let mut places: Vec<_> = plan.objects.iter().map(Object::place).collect();
+    let mut places: Vec<_> = plan.objects.iter().map(|object| object.place()).collect();
     let all = places.len();
     places.dedup();
     assert_eq!(places.len(), all);
@@ -138,7 +138,7 @@ fn a_named_target_port_is_the_number_at_the_pods() {
     }));
     assert_eq!(exports(&world)[0].ports[0].target_port, 0, "no pod says it yet");
     let pods = Backends { ports: [("http".to_owned(), 8080)].into(), ..Backends::default() };
-    world.backends.insert(("shop".into(), "r".into()), pods);
+    world.backends.insert(("shop".into(), "r".into()), Arc::new(pods));
     assert_eq!(exports(&world)[0].ports[0].target_port, 8080);
 }
 
@@ -154,7 +154,7 @@ fn names_that_are_too_long_stay_legal_and_apart() {
         world["federation"]["local"]["ingress"] = json!({ "type": "openshift-router" });
         world["federation"]["remote"][0]["ingress"]["type"] = json!("openshift-router");
     });
-    let mut names: Vec<_> = plan.objects.iter().map(Object::place).collect();
+    let mut names: Vec<_> = plan.objects.iter().map(|object| object.place()).collect();
     assert!(names.iter().all(|(_, _, name)| name.len() <= 253));
     names.dedup();
     assert_eq!((names.len(), count(&plan, Kind::ImportedService)), (plan.objects.len(), 2));

@@ -28,7 +28,7 @@ fn joined(offers: Value, pods: Option<Backends>, change: impl FnOnce(&mut Value)
     });
     change(&mut value);
     let mut world = world(value);
-    world.backends.extend(pods.map(|pods| (("shop".to_owned(), "r".to_owned()), pods)));
+    world.backends.extend(pods.map(|pods| (("shop".to_owned(), "r".to_owned()), Arc::new(pods))));
     plan(&world)
 }
 

@@ -116,7 +116,7 @@ fn identities_and_locality_travel_with_the_offer() {
         accounts: ["r".to_owned()].into(),
         plain: false,
     };
-    world.backends.insert(("shop".into(), "r".into()), pods);
+    world.backends.insert(("shop".into(), "r".into()), Arc::new(pods));
     let offered = &exports(&world)[0];
     assert_eq!(offered.subject_alt_names, ["spiffe://mesh.east/ns/shop/sa/r"]);
     assert_eq!(offered.ports[0].target_port, 8080, "a named target is what the pods say");

@@ -20,5 +20,6 @@ mod it {
     mod rights;
     mod rotation;
     mod samples;
+    mod servers;
     mod weather;
 }

@@ -28,6 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tarbet_cluster::Reached;
 use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
 
@@ -122,7 +123,17 @@ impl Batch {
         system: Arc<dyn BatchSystem>,
         stop: CancellationToken,
     ) -> Result<Arc<Self>, RunError> {
-        let records = Records::open(&config.root)?;
+        Self::open_telling(config, system, stop, Reached::default())
+    }
+
+    /// The same, telling which points it passes.
+    pub fn open_telling(
+        config: BatchConfig,
+        system: Arc<dyn BatchSystem>,
+        stop: CancellationToken,
+        reached: Reached,
+    ) -> Result<Arc<Self>, RunError> {
+        let records = Records::open(&config.root)?.telling(reached);
         let (changes, _) = broadcast::channel(CHANGES);
         let batch = Arc::new_cyclic(|me| Self {
             pods: Mutex::default(),
@@ -189,6 +200,11 @@ impl Batch {
         pod
     }
 
+    /// Who is told of the points that are passed.
+    fn reached(&self) -> &Reached {
+        self.records.reached()
+    }
+
     async fn is_deleted(&self, uid: &str) -> bool {
         let (records, uid) = (self.records.clone(), uid.to_owned());
         aside(move || records.is_deleted(&uid)).await
@@ -197,6 +213,13 @@ impl Batch {
     async fn mark_deleted(&self, uid: &str) -> Result<(), RunError> {
         let (records, uid) = (self.records.clone(), uid.to_owned());
         aside(move || records.mark_deleted(&uid)).await
+    }
+
+    /// Sees to it that a pod which is not here never comes, and that nothing is left of a try to begin it.
+    async fn never_begin(&self, uid: &str) -> Result<(), RunError> {
+        self.mark_deleted(uid).await?;
+        let (records, uid) = (self.records.clone(), uid.to_owned());
+        aside(move || records.forget_unrecorded(&uid)).await
     }
 
     async fn forget(&self, pod: &Pod) -> Result<(), RunError> {
@@ -254,9 +277,11 @@ impl Batch {
             false
         });
         if !over.await {
+            self.reached().at("grace told");
             let mut ended = true;
             for share in pod.shares() {
                 ended &= self.cancel(pod, share, grace).await?;
+                self.reached().at("job cancelled");
             }
             if !ended && !self.wait_for_end(pod, grace + END_MARGIN).await {
                 tracing::warn!(pod = %pod.id, "A job goes on although it was cancelled.");
@@ -403,7 +428,7 @@ impl Runner for Batch {
         let pod = {
             let _turn = self.intake.lock().await;
             let Ok(pod) = self.pod(uid) else {
-                return if is_uid(uid) { self.mark_deleted(uid).await } else { Ok(()) };
+                return if is_uid(uid) { self.never_begin(uid).await } else { Ok(()) };
             };
             self.mark_deleted(uid).await?;
             pod

@@ -35,6 +35,7 @@ use futures::future::join_all;
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
+use tarbet_cluster::Reached;
 use tokio::sync::{Notify, Semaphore, broadcast};
 use tokio_util::sync::CancellationToken;
 
@@ -100,7 +101,16 @@ pub struct Docker {
 impl Docker {
     /// Takes up the pods on disk and begins to observe the daemon, which may be away.
     pub fn open(config: DockerConfig, stop: CancellationToken) -> Result<Arc<Self>, RunError> {
-        let records = Records::open(&config.root)?;
+        Self::open_telling(config, stop, Reached::default())
+    }
+
+    /// The same, telling which points it passes.
+    pub fn open_telling(
+        config: DockerConfig,
+        stop: CancellationToken,
+        reached: Reached,
+    ) -> Result<Arc<Self>, RunError> {
+        let records = Records::open(&config.root)?.telling(reached);
         // Two plugins on one daemon tell their pods apart by where they keep them.
         let digest = Sha256::digest(records.root().as_os_str().as_encoded_bytes());
         let instance = hex(&digest[..8]);
@@ -153,6 +163,11 @@ impl Docker {
         }
     }
 
+    /// Who is told of the points that are passed.
+    fn reached(&self) -> &Reached {
+        self.records.reached()
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Pod>>> {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -202,8 +217,11 @@ impl Docker {
         let records = self.records.clone();
         let found = tokio::task::spawn_blocking(move || {
             let folder = records.folder(&known)?;
-            let laid = records.save(&folder, &known, &HashMap::new()).and_then(|()| {
-                lay_out(&folder, &known.plan).map_err(RunError::folder("write the pod's files"))
+            // The record last: a pod that is recorded is driven, and its files are not written again.
+            let laid = lay_out(&folder, &known.plan).map_err(RunError::folder("write the pod's files"));
+            let laid = laid.and_then(|()| {
+                records.reached().at("files written");
+                records.save(&folder, &known, &HashMap::new())
             });
             if let Err(error) = laid {
                 let _ = records.forget(&known);
@@ -408,7 +426,11 @@ impl Runner for Docker {
         let turn = self.intake.lock().await;
         let Some(pod) = self.pod(uid) else {
             // Not here, and a create that is still on its way comes too late.
-            return if crate::wire::is_uid(uid) { self.records.mark_deleted(uid) } else { Ok(()) };
+            if crate::wire::is_uid(uid) {
+                self.records.mark_deleted(uid)?;
+                self.records.forget_unrecorded(uid)?;
+            }
+            return Ok(());
         };
         self.records.mark_deleted(uid)?;
         let Some(docker) = self.me.upgrade() else { return Err(RunError::Ending) };

@@ -11,6 +11,7 @@ use axum::Router;
 use ipnet::IpNet;
 use jiff::Timestamp;
 use prometheus_client::metrics::gauge::Gauge;
+use tarbet_cluster::Reached;
 use tarbet_identity::tls::{Acceptor, CaSource, ClientCerts, CredentialSource, ServerTls};
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::{Coded, Health, Metrics, Problem, Stage, Supervisor, problem};
@@ -75,6 +76,19 @@ pub async fn start(
     metrics: &Metrics,
     health: &Health,
 ) -> Result<String, Problem> {
+    start_telling(part, config, environment, supervisor, metrics, health, Reached::default()).await
+}
+
+/// The same, telling which points a plugin passes.
+pub async fn start_telling(
+    part: Part,
+    config: EdgeConfig,
+    environment: &Environment,
+    supervisor: &Supervisor,
+    metrics: &Metrics,
+    health: &Health,
+    reached: Reached,
+) -> Result<String, Problem> {
     let (guard, tls) = (guard(&config)?, tls(&config)?);
     let bind = bind(part, &config)?;
     refuse_strangers(&bind, &guard, &config)?;
@@ -94,7 +108,7 @@ pub async fn start(
         supervisor.spawn(Stage::Observe, "plugin health", |end| watch_plugin(asked, plugin, up, end));
         interlink_router(&config, upstream, stop.clone()).await?
     } else {
-        let runner = open(part, &config, environment, stop.clone())?;
+        let runner = open_telling(part, &config, environment, stop.clone(), reached)?;
         let runner: Arc<dyn Runner> = if config.enable_probes || part == Part::Docker {
             Arc::new(Cared::new(runner, stop.clone()))
         } else {
@@ -165,8 +179,20 @@ pub fn open(
     environment: &Environment,
     stop: CancellationToken,
 ) -> Result<Arc<dyn Runner>, Problem> {
+    open_telling(part, config, environment, stop, Reached::default())
+}
+
+fn open_telling(
+    part: Part,
+    config: &EdgeConfig,
+    environment: &Environment,
+    stop: CancellationToken,
+    reached: Reached,
+) -> Result<Arc<dyn Runner>, Problem> {
     let opened: Result<Arc<dyn Runner>, _> = match part {
-        Part::Interlink | Part::Docker => Docker::open(docker(config)?, stop).map(|docker| docker as _),
+        Part::Interlink | Part::Docker => {
+            Docker::open_telling(docker(config)?, stop, reached).map(|docker| docker as _)
+        }
         Part::Slurm => {
             let system = Slurm::new(SlurmConfig {
                 sbatch: config.sbatch_path.clone(),
@@ -178,7 +204,7 @@ pub fn open(
                 environment: config::for_slurm(environment),
                 all_users: rustix::process::geteuid().is_root(),
             });
-            open_batch(batch(config)?, Arc::new(system), stop)
+            open_batch(batch(config)?, Arc::new(system), stop, reached)
         }
         Part::Process => {
             let root =
@@ -190,7 +216,7 @@ pub fn open(
                 job_per: JobPer::Pod,
                 ..config.clone()
             };
-            open_batch(batch(&config)?, Arc::new(system), stop)
+            open_batch(batch(&config)?, Arc::new(system), stop, reached)
         }
     };
     opened.map_err(|error| error.problem())
@@ -200,8 +226,9 @@ fn open_batch(
     config: BatchConfig,
     system: Arc<dyn BatchSystem>,
     stop: CancellationToken,
+    reached: Reached,
 ) -> Result<Arc<dyn Runner>, crate::error::RunError> {
-    let batch = Batch::open(config, system, stop)?;
+    let batch = Batch::open_telling(config, system, stop, reached)?;
     Ok(batch)
 }
 

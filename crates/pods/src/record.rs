@@ -11,12 +11,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tarbet_cluster::Reached;
 
 use crate::error::RunError;
 use crate::folder::{self, Folder, part, remove_tree};
 use crate::plan::{Policy, plan};
 use crate::runner::Known;
-use crate::wire::{RetrievedPod, is_uid};
+use crate::wire::{RetrievedPod, is_uid, read};
 
 const RECORD: &str = "pod.json";
 /// What the names of folders begin with that are being removed.
@@ -25,6 +26,8 @@ const GONE: &str = ".gone-";
 const REMEMBER: Duration = Duration::from_hours(24);
 /// How often those are looked for whose time is over.
 const SWEEP: Duration = Duration::from_hours(1);
+/// The length of a UID.
+const UID: usize = 36;
 /// No pod comes near this.
 const MAX_RECORD: u64 = 256 * 1024 * 1024;
 
@@ -34,6 +37,7 @@ pub struct Records {
     root: PathBuf,
     /// When old marks of deletions were last removed by whoever made a new one.
     swept: Arc<Mutex<Option<Instant>>>,
+    reached: Reached,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -63,7 +67,17 @@ impl Records {
         let failed = |error| RunError::folder(format!("use the data root {}", root.display()))(error);
         Folder::create(root).and_then(|folder| folder.child(&part(".deleted"), 0o700)).map_err(failed)?;
         let root = root.canonicalize().map_err(failed)?;
-        Ok(Self { root, swept: Arc::default() })
+        Ok(Self { root, swept: Arc::default(), reached: Reached::default() })
+    }
+
+    /// The same, telling which points it passes.
+    pub(crate) fn telling(self, reached: Reached) -> Self {
+        Self { reached, ..self }
+    }
+
+    /// Who is told of the points that are passed.
+    pub(crate) fn reached(&self) -> &Reached {
+        &self.reached
     }
 
     /// Where it is.
@@ -73,8 +87,10 @@ impl Records {
 
     /// The folder of a pod, made if it is not there.
     pub fn folder(&self, known: &Known) -> Result<Folder, RunError> {
-        folder::pod_folder(&self.root, &known.id().folder())
-            .map_err(RunError::folder(format!("make the pod's folder in {}", self.root.display())))
+        let folder = folder::pod_folder(&self.root, &known.id().folder())
+            .map_err(RunError::folder(format!("make the pod's folder in {}", self.root.display())))?;
+        self.reached.at("folder made");
+        Ok(folder)
     }
 
     /// Records a pod, over what was recorded of it before.
@@ -91,7 +107,9 @@ impl Records {
             // The folder itself may be new.
             Folder::open(&self.root)?.sync()
         };
-        keep().map_err(RunError::folder(format!("record the pod in {}", folder.path().display())))
+        keep().map_err(RunError::folder(format!("record the pod in {}", folder.path().display())))?;
+        self.reached.at("pod recorded");
+        Ok(())
     }
 
     /// Whether a UID was deleted here.
@@ -107,6 +125,7 @@ impl Records {
             marks.sync()
         };
         mark().map_err(RunError::folder(format!("remember the deletion in {}", self.root.display())))?;
+        self.reached.at("deletion marked");
         let due = {
             let mut swept = self.swept.lock().unwrap_or_else(PoisonError::into_inner);
             let due = swept.is_none_or(|at| at.elapsed() > SWEEP);
@@ -123,21 +142,46 @@ impl Records {
 
     /// Removes the folder of a pod.
     pub fn forget(&self, known: &Known) -> Result<(), RunError> {
-        let name = known.id().folder();
+        self.remove(&known.id().folder())
+    }
+
+    /// Removes what a create left that was cut off before it recorded the pod: nothing else knows of it.
+    pub fn forget_unrecorded(&self, uid: &str) -> Result<(), RunError> {
+        for name in self.unrecorded().filter(|name| uid_in(name) == Some(uid)) {
+            self.remove(&name)?;
+        }
+        Ok(())
+    }
+
+    /// The names of the folders that hold no record and may be those of pods.
+    fn unrecorded(&self) -> impl Iterator<Item = String> {
+        let entries = std::fs::read_dir(&self.root).into_iter().flatten().flatten();
+        entries.filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let is_pod = !name.starts_with('.') && uid_in(&name).is_some();
+            let folder = Folder::open(&entry.path()).ok().filter(|_| is_pod)?;
+            (!folder.has(RECORD)).then_some(name)
+        })
+    }
+
+    fn remove(&self, name: &str) -> Result<(), RunError> {
         let failed =
-            || RunError::folder(format!("remove the pod's folder {}", self.root.join(&name).display()));
+            || RunError::folder(format!("remove the pod's folder {}", self.root.join(name).display()));
         // Out of the way first: what is still ending there finds nothing to write to.
         let gone = self.root.join(format!("{GONE}{name}"));
-        match std::fs::rename(self.root.join(&name), &gone) {
+        match std::fs::rename(self.root.join(name), &gone) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => return Err(failed()(error)),
             // An earlier removal was cut off.
             Err(_) => {
-                remove_tree(&self.root.join(&name)).map_err(failed())?;
+                remove_tree(&self.root.join(name)).map_err(failed())?;
             }
             Ok(()) => {}
         }
-        remove_tree(&gone).map_err(failed())
+        self.reached.at("folder set aside");
+        remove_tree(&gone).map_err(failed())?;
+        self.reached.at("folder removed");
+        Ok(())
     }
 
     /// All pods on disk. What cannot be read is left alone and reported in the log.
@@ -169,7 +213,7 @@ impl Records {
             return Err("its record was written by somebody else".into());
         }
         let text = folder.read(RECORD, MAX_RECORD).map_err(|error| error.to_string())?;
-        let record: Record = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+        let record: Record = read(&text, "a record").map_err(|error| error.to_string())?;
         let plan = plan(&record.pod, policy).map_err(|error| error.to_string())?;
         let deleted = self.is_deleted(&plan.id.uid);
         let known = Known { retrieved: record.pod, plan };
@@ -182,6 +226,11 @@ impl Records {
                 && let Err(error) = remove_tree(&entry.path())
             {
                 tracing::warn!(error = %error, "What is left of a removed pod could not be removed.");
+            }
+        }
+        for name in self.unrecorded().filter(|name| uid_in(name).is_some_and(|uid| self.is_deleted(uid))) {
+            if let Err(error) = self.remove(&name) {
+                tracing::warn!(error = %error, "What is left of a pod that was never made could not be removed.");
             }
         }
         self.sweep_marks();
@@ -197,6 +246,12 @@ impl Records {
             }
         }
     }
+}
+
+/// The UID at the end of the name of a pod's folder.
+fn uid_in(name: &str) -> Option<&str> {
+    let (_, uid) = name.split_at_checked(name.len().checked_sub(UID)?)?;
+    is_uid(uid).then_some(uid)
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ mod it {
     mod part;
     mod paths;
     mod pods;
+    mod points;
     mod resolved;
     mod samples;
     mod script;

@@ -161,7 +161,8 @@ async fn killed_on_any_other_way_it_comes_to_the_same_end() {
         assert_eq!(ends, 1, "{point}");
         next.kill9().unwrap();
     };
-    stream::iter(OTHERS).map(one).buffer_unordered(3).collect::<Vec<()>>().await;
+    let ended = stream::iter(OTHERS).map(one).buffer_unordered(3).collect::<Vec<()>>().await;
+    verified("kill -9 of the jobs controller on other ways: the same end", ended.len());
 }
 
 #[tokio::test]
@@ -188,7 +189,8 @@ async fn killed_while_a_request_is_deleted_it_leaves_nothing_behind() {
         assert_eq!(record.runs_of("r"), 1, "{point}");
         child.kill9().unwrap();
     };
-    stream::iter(CUT_SHORT).map(one).buffer_unordered(3).collect::<Vec<()>>().await;
+    let ended = stream::iter(CUT_SHORT).map(one).buffer_unordered(3).collect::<Vec<()>>().await;
+    verified("kill -9 of the jobs controller while a request is deleted: nothing is left", ended.len());
 }
 
 #[tokio::test]
@@ -212,6 +214,7 @@ async fn restarted_at_random_with_many_requests_nothing_is_doubled_or_lost() {
         record.assert_once(name).await;
     }
     controller.stop().await;
+    verified("requests around crashes of the jobs controller: one run and one end each", names.len());
 }
 
 #[tokio::test]
@@ -245,6 +248,7 @@ async fn while_the_remote_is_gone_runs_go_on_and_results_are_delivered_after() {
     rig.submit("after", json!({ "request": "build" })).await;
     rig.until("after", Phase::Succeeded).await;
     controller.stop().await;
+    verified("the public cluster dies while runs go on or a controller starts: their ends are told after", 2);
 }
 
 #[tokio::test]

@@ -230,8 +230,15 @@ impl Rig {
                 if let Ok(watcher::Event::Apply(run) | watcher::Event::InitApply(run)) = event
                     && run.data.get("status").is_none()
                 {
-                    // It may be gone again; then it needs no end.
-                    let _ = finish(&api, &run.name_any(), true, &[("digest", "sha256:00")]).await;
+                    // It may be gone again; then it needs no end. A server that has died is asked until it is back.
+                    let (api, name) = (&api, run.name_any());
+                    let end = || async {
+                        match finish(api, &name, true, &[("digest", "sha256:00")]).await {
+                            Err(error) if !matches!(error, kube::Error::Api(_)) => Err(error),
+                            _ => Ok(()),
+                        }
+                    };
+                    let _too_late = eventually(SOON, "the end of a run", end).await;
                 }
             }
         })

@@ -51,6 +51,7 @@ pub(super) fn prepare(
             laid.init.iter_mut().chain(&mut laid.containers).for_each(|container| container.mounts.clear());
         }
         lay_out(&folder, &laid).map_err(failed("write the pod's files"))?;
+        records.reached().at("files written");
         if !config.script.shared && script::follows(&known.plan) {
             let wrote = folder.write(FILES_VERSION, b"0\n", 0o600);
             wrote.map_err(failed("write the pod's files"))?;
@@ -61,6 +62,7 @@ pub(super) fn prepare(
             folder
                 .write(&format!("{}.sh", share.stem()), text.as_bytes(), 0o700)
                 .map_err(failed("write the job's script"))?;
+            records.reached().at("script written");
         }
         if let Some(user) = other {
             folder.give_all(user).map_err(RunError::folder(format!("give its files to user {user}")))?;

@@ -266,6 +266,7 @@ impl Batch {
             after: pod.shares().next().filter(|first| *first != share).and_then(|first| pod.job_of(first)),
         };
         let id = self.system.submit(&job).await?;
+        self.reached().at("job submitted");
         let noted = self.note_job(pod, share, &id).await;
         noted.map_err(|error| SubmitError::Unclear(error.to_string()))
     }
@@ -283,6 +284,7 @@ impl Batch {
         let kept = aside(move || of.folder.keep(JOB_ID, text.as_bytes(), 0o600)).await;
         let place = pod.folder.path().display();
         kept.map_err(RunError::folder(format!("record the job's id in {place}")))?;
+        self.reached().at("job noted");
         self.ask.notify_one();
         Ok(())
     }

@@ -45,7 +45,7 @@ impl Docker {
                 Err(error) => {
                     let delay = wait;
                     wait = (wait * 2).min(BACKOFF.1);
-                    tracing::warn!(pod = %pod.id, error = %error, "A pod waits.");
+                    tracing::warn!(pod = %pod.id, error = %tarbet_telemetry::problem::chain(&error), "A pod waits.");
                     Some(delay)
                 }
             };
@@ -103,7 +103,7 @@ impl Docker {
                 Ok(()) => pod.clear_waiting(name),
                 Err(Stuck::Image(waiting)) => pod.set_waiting(name, waiting.clone()),
                 Err(Stuck::Other(error)) => {
-                    let message = error.to_string();
+                    let message = tarbet_telemetry::problem::chain(error);
                     pod.set_waiting(name, Waiting { reason: "CreateContainerError", message });
                 }
             }
@@ -147,6 +147,7 @@ impl Docker {
             Err(error) if status(&error) == Some(409) => {}
             Err(error) => return Err(failed(format!("make the container `{name}`"))(error).into()),
         }
+        self.reached().at("container made");
         match self.observed.look(api, &name).await? {
             Some(seen) if seen.uid == pod.id.uid => Ok(()),
             _ => Err(RunError::Refused {
@@ -172,8 +173,10 @@ impl Docker {
                     .map_err(RunError::folder(format!("mount the volumes of `{container}`")))?;
             }
             pod.note_started(slot)?;
+            self.reached().at("start noted");
         }
         let started = api.start_container(&name, None::<StartContainerOptions>).await;
+        self.reached().at("container started");
         let seen = self.observed.look(api, &name).await?;
         match started {
             Ok(()) => Ok(()),
@@ -209,6 +212,7 @@ impl Docker {
     /// Ends and removes one container of a pod.
     pub(super) async fn take_down(&self, api: &Api, name: &str, grace: Duration) -> Result<(), RunError> {
         self.stop(api, name, grace).await?;
+        self.reached().at("container stopped");
         let removed =
             api.remove_container(name, Some(RemoveContainerOptions { v: true, ..Default::default() }));
         match removed.await {
@@ -217,6 +221,7 @@ impl Docker {
             Err(error) if matches!(status(&error), Some(404 | 409)) => {}
             Err(error) => return Err(failed(format!("remove the container `{name}`"))(error)),
         }
+        self.reached().at("container removed");
         self.observed.look(api, name).await.map(drop)
     }
 

@@ -220,7 +220,10 @@ impl Heart {
         let now = if let Some(node) = nodes.get_opt(name).await? {
             node
         } else {
-            let node = serde_json::from_value(object::node(config)).map_err(kube::Error::SerdeError)?;
+            // From text, as the answers of the cluster are read: from a JSON value a Node would be read by code of
+            // its own, which makes the program larger.
+            let node =
+                serde_json::from_str(&object::node(config).to_string()).map_err(kube::Error::SerdeError)?;
             tracing::info!(node = name, "Registering the node.");
             self.written = None;
             nodes.create(&PostParams::default(), &node).await?

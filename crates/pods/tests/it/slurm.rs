@@ -226,13 +226,9 @@ async fn logs_are_followed_and_commands_run_inside() {
     let uid = bed.start(&pod(spec)).await;
     until(&*bed.batch, &uid, "it to run", |text| text == "main=running").await;
     let follow = log(&*bed.batch, &uid, "main", json!({"Follow": true}));
-    let command = async {
-        let request = ExecRequest {
-            pod_uid: uid.clone(),
-            command: ["sh", "-c", "cat > /w/go; ls /w; exit 5"].map(str::to_owned).to_vec(),
-            stdin: true,
-            ..Default::default()
-        };
+    let run = async |line: &str| {
+        let command = ["sh", "-c", line].map(str::to_owned).to_vec();
+        let request = ExecRequest { pod_uid: uid.clone(), command, stdin: true, ..Default::default() };
         let mut session = bed.batch.exec(request).await.unwrap();
         session.input.send(Frame::Stdin(Bytes::from_static(b"typed"))).await.unwrap();
         session.input.send(Frame::Stdin(Bytes::new())).await.unwrap();
@@ -242,9 +238,15 @@ async fn logs_are_followed_and_commands_run_inside() {
         }
         seen
     };
+    let command = async {
+        let seen = run("cat > /w/typed; ls /w; exit 5").await;
+        // Not before it is over: with the job goes whatever runs inside.
+        run("cat > /w/go").await;
+        seen
+    };
     let (whole, seen) = tokio::join!(follow, command);
     assert_eq!(whole, "tick 1\ntick 2\ntick 3\n");
-    assert!(seen.contains(&Frame::Stdout(Bytes::from_static(b"go\n"))), "{seen:?}");
+    assert!(seen.contains(&Frame::Stdout(Bytes::from_static(b"typed\n"))), "{seen:?}");
     assert_eq!(seen.last(), Some(&Frame::Exit(5)));
     assert_eq!(log(&*bed.batch, &uid, "", json!({"Tail": 1})).await, "tick 3\n");
     assert_eq!(log(&*bed.batch, &uid, "", json!({"Bytes": 8})).await, "tick 1\nt");

@@ -18,7 +18,7 @@ use tarbet_pods::serve::{Bind, Guard, Listener, serve};
 use tarbet_pods::slurm::Slurm;
 use tarbet_pods::{interlink, plugin};
 use tarbet_telemetry::{Health, Metrics, Supervisor};
-use tarbet_testbed::{ControlPlane, Kubectl, Subject, eventually, shared_pair};
+use tarbet_testbed::{ControlPlane, Dockerd, Kubectl, Subject, eventually, shared_pair};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -34,6 +34,7 @@ pub(crate) struct Bed {
     pub(super) endpoint: SocketAddr,
     pub(super) endpoint_stop: CancellationToken,
     pub(super) runner: Arc<dyn Runner>,
+    stands_on: Option<&'static Dockerd>,
     runner_stop: CancellationToken,
     pub(super) health: Health,
     pub(super) running: Option<(Supervisor, JoinHandle<()>)>,
@@ -79,10 +80,13 @@ impl Bed {
     /// A node that uses the cluster by this kubeconfig.
     pub(super) async fn with(kubeconfig: PathBuf) -> Result<Self> {
         let (root, stop) = (tempfile::tempdir()?, CancellationToken::new());
-        let mut config = docker_config(daemon().await.url(), &root.path().join("pods"));
+        let daemon = daemon().await;
+        let mut config = docker_config(daemon.url(), &root.path().join("pods"));
         config.policy.allowed_host_paths = vec![claims(root.path())?];
         let docker = Docker::open(config, stop.clone())?;
-        Self::on(docker, kubeconfig, root, stop).await
+        let mut bed = Self::on(docker, kubeconfig, root, stop).await?;
+        bed.stands_on = Some(daemon);
+        Ok(bed)
     }
 
     /// A node whose pods are jobs of Slurm, run as processes, with images below `images`.
@@ -122,6 +126,7 @@ impl Bed {
             endpoint,
             endpoint_stop,
             runner,
+            stands_on: None,
             runner_stop,
             health: Health::default(),
             running: None,
@@ -221,6 +226,7 @@ impl Bed {
             bail!("{}", pod["status"])
         })
         .await
+        .with_context(|| self.stands_on.map_or_else(String::new, Dockerd::log_tail))
     }
 
     pub(super) async fn containers(&self, uid: &str) -> Result<String> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
-use tarbet_testbed::{eventually, shared_pair};
+use tarbet_testbed::{eventually, shared_pair, verified};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
@@ -134,5 +134,6 @@ async fn a_cluster_that_is_away_for_long_costs_no_pod() -> Result<()> {
         ensure!(bed.containers(uid).await? == *containers, "{uid} was made again");
     }
     way.cut();
+    verified("pods whose cluster is away: none is doubled or lost", kept.len() + 2);
     Ok(())
 }

@@ -146,13 +146,15 @@ pub struct Directory {
 impl Directory {
     /// The directory in this store.
     pub fn new(store: &Store) -> Result<Self, tarbet_store::Invalid> {
+        // A token that was revoked must not come back with the power, nor may a site go that was added.
+        let store = store.clone().on_disk();
         Ok(Self {
-            store: store.clone(),
-            sites: Table::new(store, "sites")?,
-            tokens: Table::new(store, "tokens")?,
-            principals: Table::new(store, "principals")?,
-            counters: Table::new(store, "counters")?,
-            numbers: Table::new(store, "site-numbers")?,
+            sites: Table::new(&store, "sites")?,
+            tokens: Table::new(&store, "tokens")?,
+            principals: Table::new(&store, "principals")?,
+            counters: Table::new(&store, "counters")?,
+            numbers: Table::new(&store, "site-numbers")?,
+            store,
         })
     }
 

@@ -1,6 +1,8 @@
 //! The links that this gateway itself holds, and those who wait for one.
 
-use std::collections::HashMap;
+mod turns;
+
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,6 +13,7 @@ use tarbet_link::{Caller, Dialer, Link, LinkStats};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
+use self::turns::Turns;
 use crate::names::SiteName;
 use crate::peers::SAYS_WHEN_TAKEN;
 
@@ -32,7 +35,8 @@ pub trait Way: Dialer + Caller {
         None
     }
 
-    /// Whether it takes requests at this moment. One that does not will be taken out of the tables soon.
+    /// Whether it takes requests at this moment. One that does not never will again, and is taken out of the tables
+    /// soon.
     fn takes_requests(&self) -> bool {
         true
     }
@@ -130,14 +134,21 @@ pub struct Held {
 
 #[derive(Default)]
 struct Tables {
-    by_site: HashMap<SiteName, Vec<Arc<Held>>>,
+    by_site: HashMap<SiteName, OfSite>,
     by_id: HashMap<LinkId, Arc<Held>>,
     // One bell a site for as long as somebody waits for it.
     bells: HashMap<SiteName, Bell>,
-    // Spreads requests over several links of one site.
-    turn: usize,
     // Links that are about to be taken in.
     reserved: HashMap<SiteName, usize>,
+}
+
+/// The links of one site.
+#[derive(Default)]
+struct OfSite {
+    links: BTreeMap<LinkId, Arc<Held>>,
+    turns: Turns<Arc<Held>>,
+    /// How many of them count against a limit.
+    counted: usize,
 }
 
 struct Bell {
@@ -161,8 +172,7 @@ impl LocalLinks {
     /// Keeps a place for one more link of a site, if its links and places are fewer than `most`; else says how many.
     pub fn reserve(&self, site: &SiteName, most: usize) -> Result<Place, usize> {
         let mut tables = self.lock();
-        let links = tables.by_site.get(site).into_iter().flatten();
-        let held = links.filter(|held| held.way.is_one_link()).count();
+        let held = tables.by_site.get(site).map_or(0, |of| of.counted);
         let reserved = tables.reserved.entry(site.clone()).or_default();
         if held + *reserved >= most {
             return Err(held + *reserved);
@@ -176,7 +186,10 @@ impl LocalLinks {
         let mut tables = self.lock();
         tables.by_id.insert(held.id, Arc::clone(&held));
         let site = held.site.clone();
-        tables.by_site.entry(site.clone()).or_default().push(held);
+        let of = tables.by_site.entry(site.clone()).or_default();
+        of.turns.add(held.id, held.way.purpose(), Arc::clone(&held));
+        of.counted += usize::from(held.way.is_one_link());
+        of.links.insert(held.id, held);
         drop(tables);
         self.ring(&site);
     }
@@ -185,9 +198,11 @@ impl LocalLinks {
     pub fn remove(&self, id: LinkId) -> Option<Arc<Held>> {
         let mut tables = self.lock();
         let held = tables.by_id.remove(&id)?;
-        if let Some(links) = tables.by_site.get_mut(&held.site) {
-            links.retain(|link| link.id != id);
-            if links.is_empty() {
+        if let Some(of) = tables.by_site.get_mut(&held.site) {
+            of.turns.remove(id);
+            of.counted -= usize::from(held.way.is_one_link());
+            of.links.remove(&id);
+            if of.links.is_empty() {
                 tables.by_site.remove(&held.site);
             }
         }
@@ -202,21 +217,19 @@ impl LocalLinks {
     /// A link to the site that was not tried yet, each in turn; one for this purpose, if there is one.
     pub fn pick(&self, site: &SiteName, purpose: Purpose, tried: &[LinkId]) -> Option<Arc<Held>> {
         let mut tables = self.lock();
-        tables.turn = tables.turn.wrapping_add(1);
-        let turn = tables.turn;
-        let links = tables.by_site.get(site)?;
-        let mut left = (0..links.len())
-            .map(|step| &links[(turn + step) % links.len()])
-            // When very many break in one moment, those that ended stand here for a while.
-            .filter(|link| !tried.contains(&link.id) && link.way.takes_requests());
-        let first = left.next()?;
-        let suits = |link: &&Arc<Held>| link.way.purpose() == purpose;
-        Some(Arc::clone(if suits(&first) { first } else { left.find(suits).unwrap_or(first) }))
+        let turns = &mut tables.by_site.get_mut(site)?.turns;
+        // When very many break in one moment, those that ended stand here for a while.
+        turns.pick(purpose, tried, |held| !held.way.takes_requests())
     }
 
-    /// The links to a site.
+    /// How many links there are to a site.
+    pub fn count_of(&self, site: &SiteName) -> usize {
+        self.lock().by_site.get(site).map_or(0, |of| of.links.len())
+    }
+
+    /// The links to a site, the oldest first.
     pub fn of_site(&self, site: &SiteName) -> Vec<Arc<Held>> {
-        self.lock().by_site.get(site).cloned().unwrap_or_default()
+        self.lock().by_site.get(site).map_or_else(Vec::new, |of| of.links.values().cloned().collect())
     }
 
     /// All links.

@@ -139,10 +139,11 @@ impl std::fmt::Debug for Now {
 impl Collector for Now {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
         let waiting: usize = self.0.awaited().iter().map(|(_, count)| count).sum();
+        let links = self.0.all();
         // All tunnels of one agent are one way, which is not one link.
-        let agents = self.0.all().iter().filter(|held| !held.way.is_one_link()).count();
+        let agents = links.iter().filter(|held| !held.way.is_one_link()).count();
         for (name, help, value) in [
-            ("tarbet_links", "Links held now", self.0.all().len()),
+            ("tarbet_links", "Links held now", links.len()),
             ("connected_agents_count", "Agents of the kas protocol held now (a name of kas)", agents),
             ("tarbet_requests_waiting", "Requests waiting for a site to connect", waiting),
             ("tarbet_requests_counted", "Requests that count against a limit now", self.1.counted()),

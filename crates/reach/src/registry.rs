@@ -5,8 +5,10 @@
 //! along within seconds, and ten thousand links cost one write every few seconds. A gateway's entry
 //! belongs to one process: one that starts again under its old name does not inherit its links.
 
+mod remotes;
+
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -21,6 +23,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+pub use self::remotes::{Remote, Remotes};
 use crate::local::{Held, LinkId, LocalLinks};
 use crate::names::SiteName;
 
@@ -92,17 +95,6 @@ impl Record for LinkRecord {
     const KIND: &'static str = "link";
 }
 
-/// A link that another gateway holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Remote {
-    /// The link.
-    pub link: LinkId,
-    /// The gateway's private listener.
-    pub url: String,
-    /// What the agent opened it for.
-    pub purpose: Purpose,
-}
-
 /// A link somewhere, as it is listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
@@ -138,16 +130,39 @@ struct Inner {
 /// Answers that were looked up lately.
 #[derive(Default)]
 struct Cache {
-    answers: HashMap<SiteName, (Instant, Vec<Remote>)>,
-    // Counts what made answers doubtful: one that was looked up before is not kept after.
-    doubts: u64,
+    answers: HashMap<SiteName, (Instant, Arc<Remotes>)>,
+    looking: HashMap<SiteName, Weak<Looking>>,
+    // The last failure of each site, by its number: whoever asked before it happened has it, too. A store
+    // that does not answer would let them try one after the other.
+    failures: HashMap<SiteName, (u64, Error)>,
+    failed: u64,
+}
+
+/// Who looks a site up right now.
+#[derive(Default)]
+struct Looking {
+    // However many ask, one looks and the others use the answer, or share the failure.
+    turn: tokio::sync::Mutex<()>,
+    // Counts what made answers for this site doubtful: one that was looked up before is not kept after. A site of
+    // which nobody looks up anything has no answer to doubt.
+    doubts: AtomicU64,
+}
+
+impl Cache {
+    fn note(&mut self, site: &SiteName, error: &Error) {
+        self.failed += 1;
+        self.failures.insert(site.clone(), (self.failed, error.clone()));
+    }
+
+    fn failed_since(&self, before: u64, site: &SiteName) -> Option<Error> {
+        let (number, error) = self.failures.get(site)?;
+        (*number > before).then(|| error.clone())
+    }
 }
 
 /// A site's entries are being followed for as long as this is held.
 pub struct Following {
     task: AbortHandle,
-    // However many wait for the site, one looks it up and the others use the answer.
-    looking: tokio::sync::Mutex<()>,
 }
 
 impl Drop for Following {
@@ -213,44 +228,49 @@ impl Registry {
     }
 
     /// The links that other living gateways hold for a site.
-    pub async fn elsewhere(&self, site: &SiteName) -> Result<Vec<Remote>, Error> {
+    pub async fn elsewhere(&self, site: &SiteName) -> Result<Arc<Remotes>, Error> {
         if let Some(remotes) = self.cached(site) {
             return Ok(remotes);
         }
-        let following = self.followed().get(site).and_then(Weak::upgrade);
-        let _turn = match &following {
-            Some(following) => Some(following.looking.lock().await),
-            None => None,
-        };
+        let looking = self.looking(site);
+        let before = self.cache().failed;
+        let _turn = looking.turn.lock().await;
         if let Some(remotes) = self.cached(site) {
             return Ok(remotes);
         }
-        let doubts = self.cache().doubts;
-        let remotes = self.look_up(site).await?;
+        if let Some(error) = self.cache().failed_since(before, site) {
+            return Err(error);
+        }
+        let is_followed = self.followed().get(site).is_some_and(|following| following.strong_count() > 0);
+        let doubts = looking.doubts.load(Ordering::Relaxed);
+        let found = self.look_up(site).await;
         let mut cache = self.cache();
+        let remotes = Arc::new(found.inspect_err(|error| cache.note(site, error))?);
         // That nobody is there is worth remembering only while it is heard when somebody comes.
-        if cache.doubts == doubts && (following.is_some() || !remotes.is_empty()) {
-            cache.answers.insert(site.clone(), (Instant::now(), remotes.clone()));
+        if looking.doubts.load(Ordering::Relaxed) == doubts && (is_followed || !remotes.is_empty()) {
+            cache.answers.insert(site.clone(), (Instant::now(), Arc::clone(&remotes)));
         }
         Ok(remotes)
     }
 
-    async fn look_up(&self, site: &SiteName) -> Result<Vec<Remote>, Error> {
+    async fn look_up(&self, site: &SiteName) -> Result<Remotes, Error> {
         let links = self.0.links.list_under(&site.to_string()).await?.records;
-        let mut urls: HashMap<String, Option<String>> = HashMap::new();
+        let mut urls: HashMap<String, Option<Arc<str>>> = HashMap::new();
         let mut remotes = Vec::with_capacity(links.len());
         for ((_, id), record) in links {
             let LinkRecord { gateway, bulk, .. } = record.value;
             let purpose = if bulk { Purpose::Bulk } else { Purpose::General };
             let Some(link) = LinkId::parse(&id).filter(|_| gateway != self.0.own.0) else { continue };
-            if !urls.contains_key(&gateway) {
-                let found = self.0.gateways.get(&gateway).await?;
-                urls.insert(gateway.clone(), found.map(|found| found.value.url));
-            }
-            let url = urls.get(&gateway).cloned().flatten();
+            let url = if let Some(url) = urls.get(&gateway) {
+                url.clone()
+            } else {
+                let found = self.0.gateways.get(&gateway).await?.map(|found| found.value.url.into());
+                urls.insert(gateway, found.clone());
+                found
+            };
             remotes.extend(url.map(|url| Remote { link, url, purpose }));
         }
-        Ok(remotes)
+        Ok(Remotes::new(remotes, rand::random()))
     }
 
     /// Every link of every living gateway.
@@ -308,7 +328,10 @@ impl Registry {
     pub fn distrust(&self, site: &SiteName) {
         let mut cache = self.cache();
         cache.answers.remove(site);
-        cache.doubts += 1;
+        // Under the lock of the answers: whoever keeps one sees either this or has it taken away.
+        if let Some(looking) = cache.looking.get(site).and_then(Weak::upgrade) {
+            looking.doubts.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Rings the bell of a site whenever the registry changes for it, for as long as somebody holds
@@ -321,8 +344,7 @@ impl Registry {
         followed.retain(|_, following| following.strong_count() > 0);
         let (registry, of) = (self.clone(), site.clone());
         let task = tokio::spawn(async move { registry.follow(&of).await });
-        let following =
-            Arc::new(Following { task: task.abort_handle(), looking: tokio::sync::Mutex::default() });
+        let following = Arc::new(Following { task: task.abort_handle() });
         followed.insert(site.clone(), Arc::downgrade(&following));
         following
     }
@@ -359,13 +381,22 @@ impl Registry {
                     health.failing(format!("the registry of links does not answer: {}", chain(&error)));
                 }
             }
-            self.cache().answers.retain(|_, (at, _)| at.elapsed() < self.0.rhythm.cache);
+            self.tidy();
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = tokio::time::sleep(self.0.rhythm.heartbeat) => {}
             }
         }
         self.leave().await;
+    }
+
+    /// Forgets what is of no more use.
+    fn tidy(&self) {
+        let mut cache = self.cache();
+        cache.answers.retain(|_, (at, _)| at.elapsed() < self.0.rhythm.cache);
+        let Cache { looking, failures, .. } = &mut *cache;
+        looking.retain(|_, looking| looking.strong_count() > 0);
+        failures.retain(|site, _| looking.contains_key(site));
     }
 
     /// One heartbeat. An entry that is gone (the store was emptied) brings all links back.
@@ -451,10 +482,21 @@ impl Registry {
         Ok(())
     }
 
-    fn cached(&self, site: &SiteName) -> Option<Vec<Remote>> {
+    fn cached(&self, site: &SiteName) -> Option<Arc<Remotes>> {
         let cache = self.cache();
         let (at, remotes) = cache.answers.get(site)?;
-        (at.elapsed() < self.0.rhythm.cache).then(|| remotes.clone())
+        (at.elapsed() < self.0.rhythm.cache).then(|| Arc::clone(remotes))
+    }
+
+    /// Whoever has the turn looks the site up.
+    fn looking(&self, site: &SiteName) -> Arc<Looking> {
+        let mut cache = self.cache();
+        if let Some(looking) = cache.looking.get(site).and_then(Weak::upgrade) {
+            return looking;
+        }
+        let looking = Arc::default();
+        cache.looking.insert(site.clone(), Arc::downgrade(&looking));
+        looking
     }
 
     fn cache(&self) -> MutexGuard<'_, Cache> {

@@ -14,6 +14,8 @@ use tarbet_link::handshake::{AgentInfo, Hello, Purpose, VERSIONS};
 use tarbet_link::{
     Accepted, AgentLink, Body, Credential, Denial, Handler, IncomingCall, IncomingStream, Settings, Target,
 };
+use tarbet_store::backend::{Backend, Memory};
+use tarbet_store::{Clock, Commit, Entry, Hints, Key, Page, Prefix, Revision};
 use tarbet_telemetry::RequestId;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::Notify;
@@ -164,6 +166,39 @@ pub(crate) fn request(method: &str, path: &str, body: impl Into<Body>) -> Reques
 
 pub(crate) async fn text(response: Response<Body>) -> String {
     String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+}
+
+/// A store that does not answer, and counts how often it was asked for a list.
+#[derive(Clone, Default)]
+pub(crate) struct Mute(pub(crate) Arc<AtomicUsize>);
+
+impl Mute {
+    async fn give_up<T>(&self, operation: &'static str) -> Result<T, tarbet_store::Error> {
+        let waited = Duration::from_secs(3);
+        tokio::time::sleep(waited).await;
+        let cause = Arc::new(io::Error::from(io::ErrorKind::TimedOut));
+        Err(tarbet_store::Error::Unavailable { operation, at: "nowhere".into(), waited, cause })
+    }
+}
+
+#[async_trait::async_trait]
+impl Backend for Mute {
+    async fn get(&self, _: &Key) -> Result<Option<Entry>, tarbet_store::Error> {
+        self.give_up("read").await
+    }
+
+    async fn range(&self, _: &Prefix, _: Option<&Key>, _: usize) -> Result<Page, tarbet_store::Error> {
+        self.0.fetch_add(1, SeqCst);
+        self.give_up("list").await
+    }
+
+    async fn commit(&self, _: Commit) -> Result<Revision, tarbet_store::Error> {
+        self.give_up("commit").await
+    }
+
+    fn changed(&self, prefix: &Prefix) -> Hints {
+        Memory::new(Clock::system()).changed(prefix)
+    }
 }
 
 /// Peers that nobody can reach.

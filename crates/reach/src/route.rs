@@ -394,7 +394,7 @@ impl Router {
 
     /// Whether there may be more than one way to the site.
     fn knows_others(&self, site: &SiteName) -> bool {
-        self.registry.is_some() || self.beside.is_some() || self.local.of_site(site).len() > 1
+        self.registry.is_some() || self.beside.is_some() || self.local.count_of(site) > 1
     }
 
     /// The next way to the site; waits for one if there is none.
@@ -411,6 +411,14 @@ impl Router {
             return Ok(found);
         }
         let begun = Instant::now();
+        // Nearly always somebody is there, and nobody needs to wait or to follow what becomes of the site.
+        let mut known = match self.find_listed(site, purpose, tried).await {
+            Ok(Elsewhere::Found(found)) => return Ok(found),
+            // Who came between this look and the next step is found by another look.
+            Ok(Elsewhere::Nobody) => None,
+            // It was tried just now; a gateway that cannot be reached is tried again in a moment.
+            outcome @ (Ok(Elsewhere::Unreachable(..)) | Err(_)) => Some(outcome),
+        };
         let waiting = self.local.wait_for(site);
         let _following = self.registry.as_ref().map(|registry| registry.following(site));
         let _looking = self.beside.as_ref().map(|beside| beside.follow(site));
@@ -422,7 +430,11 @@ impl Router {
             if let Some(found) = own() {
                 return Ok(found);
             }
-            let (again, silent) = match self.find_elsewhere(site, purpose, tried).await? {
+            let listed = match known.take() {
+                Some(outcome) => outcome,
+                None => self.find_listed(site, purpose, tried).await,
+            };
+            let (again, silent) = match self.or_beside(site, tried, listed).await? {
                 Elsewhere::Found(found) => return Ok(found),
                 Elsewhere::Nobody => (deadline, None),
                 Elsewhere::Unreachable(url, why) => {
@@ -446,46 +458,54 @@ impl Router {
         }
     }
 
-    async fn find_elsewhere(
+    /// What the registry gave if that is a way, else one through gateways of another make, which are found in
+    /// a place of their own, else what came of the registry.
+    async fn or_beside(
+        &self,
+        site: &SiteName,
+        tried: &[LinkId],
+        listed: Result<Elsewhere, tarbet_store::Error>,
+    ) -> Result<Elsewhere, RouteError> {
+        if let Ok(Elsewhere::Found(found)) = listed {
+            return Ok(Elsewhere::Found(found));
+        }
+        match self.find_beside(site, tried).await {
+            Elsewhere::Nobody => listed.map_err(|source| RouteError::Registry { site: site.clone(), source }),
+            found => Ok(found),
+        }
+    }
+
+    /// A way through a gateway that the registry lists.
+    async fn find_listed(
         &self,
         site: &SiteName,
         purpose: Purpose,
         tried: &[LinkId],
-    ) -> Result<Elsewhere, RouteError> {
-        let Some(registry) = &self.registry else { return Ok(self.find_beside(site, tried).await) };
-        let mut remotes = match registry.elsewhere(site).await {
-            Ok(remotes) => remotes,
-            // Those of another make are found in a place of their own.
-            Err(source) => {
-                return match self.find_beside(site, tried).await {
-                    Elsewhere::Nobody => Err(RouteError::Registry { site: site.clone(), source }),
-                    found => Ok(found),
-                };
-            }
-        };
-        remotes.sort_by_key(|remote| remote.purpose != purpose);
+    ) -> Result<Elsewhere, tarbet_store::Error> {
+        let Some(registry) = &self.registry else { return Ok(Elsewhere::Nobody) };
+        let remotes = registry.elsewhere(site).await?;
         let mut outcome = Elsewhere::Nobody;
-        let mut silent: Vec<String> = Vec::new();
-        for Remote { link, url, .. } in remotes.into_iter().filter(|remote| !tried.contains(&remote.link)) {
-            if silent.contains(&url) {
+        let mut silent: Vec<Arc<str>> = Vec::new();
+        for Remote { link, url, .. } in
+            remotes.in_turn(purpose).filter(|remote| !tried.contains(&remote.link))
+        {
+            if silent.contains(url) {
                 continue;
             }
-            match self.peers.way(&url).await {
-                Ok(way) => return Ok(Elsewhere::Found(Found { way, link, place: Place::There(url) })),
+            let (link, place) = (*link, url.to_string());
+            match self.peers.way(url).await {
+                Ok(way) => return Ok(Elsewhere::Found(Found { way, link, place: Place::There(place) })),
                 // A gateway that just died is still listed for a few seconds: the agent comes back
                 // elsewhere, so it is worth waiting rather than failing at once.
                 Err(source) => {
-                    tracing::debug!(%site, url, error = %chain(&source), "A gateway cannot be reached.");
+                    tracing::debug!(%site, url = place, error = %chain(&source), "A gateway cannot be reached.");
                     registry.distrust(site);
-                    silent.push(url.clone());
-                    outcome = Elsewhere::Unreachable(url, source);
+                    silent.push(Arc::clone(url));
+                    outcome = Elsewhere::Unreachable(place, source);
                 }
             }
         }
-        Ok(match self.find_beside(site, tried).await {
-            Elsewhere::Nobody => outcome,
-            found => found,
-        })
+        Ok(outcome)
     }
 
     async fn find_beside(&self, site: &SiteName, tried: &[LinkId]) -> Elsewhere {

@@ -1,6 +1,11 @@
+use std::sync::atomic::AtomicUsize;
+
+use tarbet_store::backend::Backend;
+use tarbet_store::{Entry, Hints, Key, Page, Prefix, Revision};
+use tarbet_telemetry::Health;
+
 use super::*;
 use crate::rig::{self, Joined, Unreliable, World};
-use tarbet_telemetry::Health;
 
 struct Gateway {
     local: LocalLinks,
@@ -32,7 +37,7 @@ impl Gateway {
     async fn sees(&self, site: &str) -> Vec<LinkId> {
         self.registry.distrust(&rig::site(site));
         let found = self.registry.elsewhere(&rig::site(site)).await.unwrap();
-        found.into_iter().map(|remote| remote.link).collect()
+        found.in_turn(Purpose::General).map(|remote| remote.link).collect()
     }
 }
 
@@ -47,7 +52,8 @@ async fn each_gateway_sees_the_links_of_the_others_and_not_its_own() {
     let (one, two, _) = two();
     let held = two.take("lab").await.held;
     let found = one.registry.elsewhere(&held.site).await.unwrap();
-    assert_eq!(found, [Remote { link: held.id, url: "grpc://two".into(), purpose: Purpose::General }]);
+    let expected = Remote { link: held.id, url: "grpc://two".into(), purpose: Purpose::General };
+    assert_eq!(found.in_turn(Purpose::Bulk).collect::<Vec<_>>(), [&expected]);
     assert!(two.sees("lab").await.is_empty());
     assert!(one.sees("other").await.is_empty());
     let listed = one.registry.everywhere().await.unwrap();
@@ -145,8 +151,84 @@ async fn a_site_is_followed_once_for_all_who_wait_and_no_longer() {
     ring.await;
     // What was remembered before it came must not stand in the way.
     let found = one.registry.elsewhere(&lab).await.unwrap();
-    assert_eq!(found.iter().map(|remote| remote.link).collect::<Vec<_>>(), [joined.held.id]);
+    assert_eq!(
+        found.in_turn(Purpose::General).map(|remote| remote.link).collect::<Vec<_>>(),
+        [joined.held.id]
+    );
     let task = Arc::downgrade(&first);
     drop((first, second));
     assert!(task.upgrade().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_who_wait_for_a_look_that_fails_are_told_and_who_comes_later_looks_again() {
+    let store = rig::Mute::default();
+    let (local, asked, lab) = (LocalLinks::default(), Arc::clone(&store.0), rig::site("lab"));
+    let store = Store::new(store);
+    let registry =
+        Registry::new(&store, "one", "grpc://one", local, Rhythm::default(), Timestamp::now()).unwrap();
+    for round in 1..3 {
+        let looks = (0..20).map(|_| registry.elsewhere(&lab));
+        let told = futures::future::join_all(looks).await;
+        assert!(told.iter().all(|told| matches!(told, Err(Error::Unavailable { .. }))));
+        assert_eq!(asked.load(Ordering::SeqCst), round);
+    }
+    registry.tidy();
+    assert!(registry.cache().failures.is_empty());
+}
+
+/// A store that takes its time for a list, and counts how often it was asked for one.
+#[derive(Clone, Default)]
+struct Slow {
+    inner: Unreliable,
+    asked: Arc<AtomicUsize>,
+}
+
+const LOOK: Duration = Duration::from_millis(100);
+
+#[async_trait::async_trait]
+impl Backend for Slow {
+    async fn get(&self, key: &Key) -> Result<Option<Entry>, Error> {
+        self.inner.get(key).await
+    }
+
+    async fn range(&self, prefix: &Prefix, after: Option<&Key>, limit: usize) -> Result<Page, Error> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        tokio::time::sleep(LOOK).await;
+        self.inner.range(prefix, after, limit).await
+    }
+
+    async fn commit(&self, commit: Commit) -> Result<Revision, Error> {
+        self.inner.commit(commit).await
+    }
+
+    fn changed(&self, prefix: &Prefix) -> Hints {
+        self.inner.changed(prefix)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_doubt_about_one_site_takes_no_answer_of_another() {
+    let store = Slow::default();
+    let (asked, store) = (Arc::clone(&store.asked), Store::new(store));
+    let two = gateway(&store, "two");
+    let joined = two.take("lab").await;
+    let (local, lab) = (LocalLinks::default(), joined.held.site.clone());
+    let one = Registry::new(&store, "one", "grpc://one", local, Rhythm::default(), Timestamp::now()).unwrap();
+    for (doubted, looks) in [("other", 1), ("lab", 2)] {
+        one.distrust(&lab);
+        let before = asked.load(Ordering::SeqCst);
+        let doubt = async {
+            tokio::time::sleep(LOOK / 2).await;
+            // Somebody looks the other one up, too.
+            let doubted = rig::site(doubted);
+            let looking = one.looking(&doubted);
+            one.distrust(&doubted);
+            drop(looking);
+        };
+        let (found, ()) = futures::join!(one.elsewhere(&lab), doubt);
+        assert_eq!(found.unwrap().len(), 1);
+        one.elsewhere(&lab).await.unwrap();
+        assert_eq!(asked.load(Ordering::SeqCst) - before, looks, "a doubt about {doubted}");
+    }
 }

@@ -108,6 +108,9 @@ async fn a_link_that_drains_is_passed_over() {
     let (old, new) = (World::named("old"), World::named("new"));
     let (leaving, _staying) = (add(&local, &old).await, add(&local, &new).await);
     leaving.agent.drain();
+    while leaving.held.way.takes_requests() {
+        tokio::task::yield_now().await;
+    }
     for _ in 0..10 {
         assert_eq!(call(&router, rig::request("POST", "/", "body")).await.unwrap(), "new/body");
     }
@@ -228,6 +231,26 @@ async fn without_the_registry_own_links_work_and_others_are_named() {
     let deadline = Instant::now() + WAIT;
     let failed = router.call(&rig::site("far"), rig::request("GET", "/", ""), deadline, &story).await;
     assert_eq!(failed.unwrap_err().problem().code, codes::reach::REGISTRY_UNAVAILABLE.id);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_does_not_answer_is_asked_once() {
+    let (local, store) = (LocalLinks::default(), rig::Mute::default());
+    let asked = Arc::clone(&store.0);
+    let registry = Registry::new(
+        &Store::new(store),
+        "gw",
+        "grpc://gw",
+        local.clone(),
+        Rhythm::default(),
+        Timestamp::now(),
+    );
+    let router = Router::new(local, Some(registry.unwrap()), rig::no_peers(), CancellationToken::new());
+    let requests = (0..20).map(|_| call(&router, rig::request("GET", "/", "")));
+    for failed in futures::future::join_all(requests).await {
+        assert_eq!(failed.unwrap_err().problem().code, codes::reach::REGISTRY_UNAVAILABLE.id);
+    }
+    assert_eq!(asked.load(SeqCst), 1);
 }
 
 /// A gateway, and another that is listed as holding the site and refuses every connection.

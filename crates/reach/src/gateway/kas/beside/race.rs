@@ -126,7 +126,7 @@ impl Through {
                         }
                     }
                 },
-                () = ring => if !inner.local.of_site(site).is_empty() {
+                () = ring => if inner.local.count_of(site) > 0 {
                     return Err(lost());
                 },
                 () = tokio::time::sleep(pause) => {}

@@ -42,6 +42,14 @@ impl Format {
         self.text(&columns(&lines))
     }
 
+    /// A list that may be empty: people are told so in a sentence, with what to do next.
+    pub fn rows_or(self, nothing: &str, keys: &[&str], rows: &[serde_json::Value]) -> Result<(), Problem> {
+        if rows.is_empty() && self == Self::Table {
+            return self.text(nothing);
+        }
+        self.rows(keys, keys, rows)
+    }
+
     /// One thing with a few facts.
     pub fn record(self, title: &str, facts: &[(&str, &str)]) -> Result<(), Problem> {
         if self != Self::Table {
@@ -166,12 +174,24 @@ fn columns(lines: &[Vec<String>]) -> String {
 
 fn cell(value: &serde_json::Value) -> String {
     match value {
-        serde_json::Value::String(text) => text.clone(),
+        serde_json::Value::String(text) if text.is_empty() => "-".into(),
+        serde_json::Value::String(text) => moment(text).unwrap_or_else(|| text.clone()),
         serde_json::Value::Null => "-".into(),
         serde_json::Value::Array(items) if items.is_empty() => "-".into(),
         serde_json::Value::Array(items) => items.iter().map(cell).collect::<Vec<_>>().join(", "),
+        serde_json::Value::Object(pairs) if pairs.is_empty() => "-".into(),
+        serde_json::Value::Object(pairs) => {
+            pairs.iter().map(|(key, value)| format!("{key}: {}", cell(value))).collect::<Vec<_>>().join(", ")
+        }
         other => other.to_string(),
     }
+}
+
+/// A time of day to the millisecond, all of the same length; scripts are given all that is known of it.
+fn moment(text: &str) -> Option<String> {
+    let time: jiff::Timestamp =
+        text.strip_suffix('Z').filter(|rest| rest.contains('T')).and(text.parse().ok())?;
+    Some(format!("{time:.3}"))
 }
 
 #[cfg(test)]
@@ -182,8 +202,12 @@ mod tests {
 
     #[test]
     fn cells_and_counts_are_written_for_people() {
+        for (told, shown) in [("2026-11-18T02:19:54.01138781Z", "2026-11-18T02:19:54.011Z"), ("TbZ", "TbZ")] {
+            assert_eq!(cell(&json!(told)), shown);
+        }
         assert_eq!(cell(&json!(["10.0.0.4", "web"])), "10.0.0.4, web");
         assert_eq!([cell(&json!([])), cell(&json!(null)), cell(&json!(3))], ["-", "-", "3"]);
+        assert_eq!([cell(&json!({})), cell(&json!({"lab": "user"}))], ["-", "lab: user"]);
         assert_eq!(
             [counted(1, "rule"), counted(0, "rule"), counted(2_usize, "VPN")],
             ["1 rule", "0 rules", "2 VPNs"]

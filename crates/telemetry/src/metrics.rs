@@ -72,6 +72,10 @@ impl Collector for Process {
         )?;
         gauge("process_threads", "Threads", None, field("Threads:"))?;
         gauge("process_open_fds", "Open file descriptors", None, descriptors)?;
+        // Asked for by a task, so there is a runtime; a unit test may have none.
+        let tasks = tokio::runtime::Handle::try_current().ok();
+        let tasks = tasks.map(|runtime| runtime.metrics().num_alive_tasks() as f64);
+        gauge("tarbet_tasks", "Tasks that have not ended", None, tasks)?;
 
         let usage = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         let seconds = ConstCounter::new(usage.tv_sec as f64 + usage.tv_nsec as f64 / 1e9);
@@ -89,6 +93,22 @@ impl Collector for Process {
 mod tests {
     use super::*;
     use prometheus_client::metrics::counter::Counter;
+
+    #[tokio::test]
+    async fn tasks_are_counted_while_they_live() {
+        let tasks = |metrics: &Metrics| {
+            let page = metrics.render().unwrap();
+            let line = page.lines().find_map(|line| line.strip_prefix("tarbet_tasks ")).unwrap().to_owned();
+            line.parse::<f64>().unwrap()
+        };
+        let (metrics, waiting) = (Metrics::new("gateway", "1.2.3"), tokio::sync::oneshot::channel::<()>());
+        let before = tasks(&metrics);
+        let task = tokio::spawn(waiting.1);
+        assert!((tasks(&metrics) - before - 1.0).abs() < 0.1);
+        drop(waiting.0);
+        assert!(task.await.unwrap().is_err());
+        assert!((tasks(&metrics) - before).abs() < 0.1);
+    }
 
     #[test]
     fn the_page_tells_build_process_and_what_was_registered() {

@@ -51,7 +51,7 @@ pub fn run(command: AuditCommand, format: Format) -> Result<(), Problem> {
             let entries = audit::tail(&file, lines).map_err(|error| unreadable(&file, &error.to_string()))?;
             let rows: Vec<_> = entries.iter().map(|entry| serde_json::json!(entry)).collect();
             let columns = ["seq", "time", "site", "principal", "outcome", "code", "wants"];
-            format.rows(&columns, &columns, &rows)
+            format.rows_or("Nothing is on record yet. Next: tarbet status", &columns, &rows)
         }
         AuditCommand::Verify { file, head } => verify(&file.unwrap_or_else(own), head, format),
     }

@@ -19,11 +19,12 @@ use tokio_util::sync::CancellationToken;
 use super::endpoint::{Endpoint, is_running, is_ups, of_up_alone, state_folder};
 use crate::config::Config;
 use crate::output::{Format, counted, note};
+use crate::roles::up::served::{self, Served};
 use crate::roles::up::{networks, pods};
 
 pub const EXAMPLES: &str = "Examples:
   tarbet down --plan          say what would be ended and removed
-  tarbet down                 nothing is left: process, pods, networks, state folder
+  tarbet down                 nothing is left: process, pods, networks, virtual node, state folder
   tarbet down --keep-state    sites, tokens and the authority stay for the next `tarbet up`";
 
 /// How long the process may take to end in order.
@@ -58,7 +59,8 @@ pub async fn run(args: DownArgs, config: Config, format: Format) -> Result<(), P
     if args.plan {
         let files =
             (!args.keep_state).then(|| if whole { vec![folder.clone()] } else { of_up_alone(&folder) });
-        return said(format, &plan(running.as_ref(), &files.unwrap_or_default()), "tarbet down");
+        let steps = plan(running.as_ref(), &served::read(&folder), &files.unwrap_or_default());
+        return said(format, &steps, "tarbet down");
     }
     let mut done = Vec::new();
     if let Some(endpoint) = running {
@@ -74,6 +76,7 @@ pub async fn run(args: DownArgs, config: Config, format: Format) -> Result<(), P
         }
     }
     done.extend(remove_networks(&config, &folder).await?);
+    done.extend(leave_clusters(&folder).await?);
     if !args.keep_state && whole {
         remove(&folder)?;
         done.push(format!("Removed {}.", folder.display()));
@@ -101,12 +104,13 @@ fn said(format: Format, lines: &[String], next: &str) -> Result<(), Problem> {
     format.value(&json!({ "done": lines }))
 }
 
-fn plan(running: Option<&Endpoint>, files: &[PathBuf]) -> Vec<String> {
+fn plan(running: Option<&Endpoint>, clusters: &[Served], files: &[PathBuf]) -> Vec<String> {
     let mut steps = Vec::new();
     if let Some(endpoint) = running {
         steps.push(format!("end process {}", endpoint.pid));
     }
     steps.push("remove pods that it runs, and what its local cloud made".into());
+    steps.extend(clusters.iter().flat_map(Served::planned));
     steps.extend(files.iter().map(|path| format!("remove {}", path.display())));
     steps
 }
@@ -159,6 +163,28 @@ async fn remove_pods(config: &Config, folder: &Path, part: Part) -> Result<usize
     }
     stop.cancel();
     Ok(listed.len())
+}
+
+/// Deletes the nodes that clusters were given, once nobody would make them again. What cannot be deleted stays
+/// noted as long as the folder does.
+async fn leave_clusters(folder: &Path) -> Result<Vec<String>, Problem> {
+    let (mut lines, mut kept) = (Vec::new(), Vec::new());
+    for cluster in served::read(folder) {
+        match cluster.remove_node().await {
+            Some(Err(stays)) => {
+                lines.push(stays);
+                kept.push(cluster.clone());
+            }
+            gone => lines.extend(gone.and_then(Result::ok)),
+        }
+        lines.extend(cluster.left());
+    }
+    served::write(folder, &kept).map_err(|error| {
+        Problem::new(&ground::INTERNAL, "What is left in clusters cannot be noted.")
+            .at("tarbet down")
+            .because(error.to_string())
+    })?;
+    Ok(lines)
 }
 
 /// Removes what local clouds made, if the store still tells.

@@ -15,6 +15,7 @@ use tarbet_telemetry::codes::{ground, reach};
 use tarbet_telemetry::problem::chain;
 
 use super::caller::Voucher;
+use crate::roles::up::served;
 
 /// Flags of every command that talks to a gateway, before or after the words that follow it.
 #[derive(Debug, Clone, Args)]
@@ -116,11 +117,15 @@ pub fn is_running(pid: u32) -> bool {
     if pid == std::process::id() {
         return false;
     }
-    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    is_up(&std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default())
+}
+
+/// Whether a command line, as the kernel tells it, is that of `tarbet up`, also as `kubectl tarbet up`.
+fn is_up(words: &[u8]) -> bool {
     let mut words = words.split(|byte| *byte == 0).map(String::from_utf8_lossy);
     let program = words.next().unwrap_or_default();
     let name = program.rsplit('/').next().unwrap_or_default();
-    name.starts_with("tarbet") && words.any(|word| word == "up")
+    name.contains("tarbet") && words.any(|word| word == "up")
 }
 
 /// The folder in which `tarbet up` keeps its state.
@@ -138,7 +143,8 @@ const MADE_BY_UP: &str = "made-by-up";
 const SHARED_WITH_UP: &str = "shared-with-up";
 /// What only `tarbet up` puts there. The token of its site is issued anew where it is missing; the site's key
 /// stays where the store stays, because others remember it.
-const OF_UP_ALONE: [&str; 5] = [Endpoint::FILE, "here.token", "here.policy.yaml", "pods", "clouds"];
+const OF_UP_ALONE: [&str; 6] =
+    [Endpoint::FILE, served::FILE, "here.token", "here.policy.yaml", "pods", "clouds"];
 
 /// Notes at the first start whose this folder is, once and for all: of `tarbet up`, unless another role had a
 /// store here before. Later nobody could tell, because `tarbet up` leaves its own things in either.
@@ -466,6 +472,16 @@ mod tests {
         }
         assert!(must_be_url("127.0.0.1:8153").unwrap_err().remedy.contains("https://"));
         must_be_url("https://gw:8153").unwrap();
+    }
+
+    #[test]
+    fn up_is_known_by_any_name_of_the_program() {
+        for words in ["tarbet\0up\0", "/usr/local/bin/kubectl-tarbet\0up\0", "./tarbet-0.1\0-c\0f\0up\0"] {
+            assert!(is_up(words.as_bytes()), "{words:?}");
+        }
+        for words in ["tarbet\0down\0", "vim\0tarbet\0up\0", ""] {
+            assert!(!is_up(words.as_bytes()), "{words:?}");
+        }
     }
 
     #[test]

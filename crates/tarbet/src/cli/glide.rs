@@ -2,6 +2,7 @@
 
 mod client;
 mod follow;
+mod import;
 mod progress;
 mod questions;
 mod rules;
@@ -99,6 +100,9 @@ enum GlideCommand {
         #[arg(long)]
         repair: bool,
     },
+    /// Look at the networks of a cloud that others made, and keep clear of their addresses
+    #[command(after_help = import::EXAMPLES)]
+    Import(import::ImportArgs),
     /// Whether one resource may reach another, and which rules say so
     #[command(
         after_help = "Examples:\n  tarbet glide can default.local.a default.local.web:443\n  tarbet glide can 10.0.0.4 default.local.web --protocol icmp\n\nThe exit code is 0 if it may and 4 if it may not."
@@ -124,7 +128,10 @@ enum GlideCommand {
         after_help = "Examples:\n  tarbet glide vpn rekey --all --plan\n  tarbet glide vpn rekey default.east-default.west"
     )]
     Vpn(VpnCommand),
-    /// Clouds, resources and the connections between clouds
+    /// Print the version
+    #[command(after_help = "Examples:\n  tarbet glide version")]
+    Version,
+    /// Clouds, resources, the connections between clouds, and networks of others
     #[command(after_help = "Examples:\n  tarbet glide topology\n  tarbet glide topology -o json")]
     Topology,
 }
@@ -287,7 +294,10 @@ enum OperationCommand {
 }
 
 pub async fn run(args: GlideArgs, format: Format) -> Result<(), Problem> {
-    let settings = Settings::read();
+    if matches!(args.command, GlideCommand::Version) {
+        return super::version(format);
+    }
+    let settings = Settings::read()?;
     let glide = Glide::new(&args, &settings, format)?;
     match args.command {
         GlideCommand::Server(ServerCommand::Get) => format.text(&glide.server),
@@ -295,7 +305,7 @@ pub async fn run(args: GlideArgs, format: Format) -> Result<(), Problem> {
             if args.plan {
                 return format.plan(&[format!("note {address} as the orchestrator")]);
             }
-            Settings { server_addr: address, ..settings }.write()?;
+            Settings { server_addr: Some(address), ..settings }.write()?;
             format.text("Noted. Next: tarbet glide namespace list")
         }
         GlideCommand::Namespace(command) => namespace(&glide, settings, command).await,
@@ -303,19 +313,8 @@ pub async fn run(args: GlideArgs, format: Format) -> Result<(), Problem> {
         GlideCommand::Rule(command) => rules::run(&glide, command).await,
         GlideCommand::Tag(command) => tag(&glide, command).await,
         GlideCommand::Operation(command) => operation(&glide, command).await,
-        GlideCommand::Drift { repair } => {
-            let method = if repair && !args.plan { Method::POST } else { Method::GET };
-            let found = glide.ask(method, "/drift", Value::Null).await?;
-            if repair && args.plan {
-                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-                let found = found.as_array().into_iter().flatten();
-                let calls: Vec<String> = found
-                    .map(|one| format!("mend {}: {}", text(&one["cloud"]), text(&one["what"])))
-                    .collect();
-                return format.plan(&calls);
-            }
-            glide.rows(&found, &["cloud", "what", "repaired"], "Nothing differs.")
-        }
+        GlideCommand::Drift { repair } => drift(&glide, repair).await,
+        GlideCommand::Import(args) => import::run(&glide, args).await,
         GlideCommand::Can(args) => questions::can(&glide, args).await,
         GlideCommand::Test { file } => questions::test(&glide, &file).await,
         GlideCommand::Follow(args) => follow::run(&glide, args).await,
@@ -327,6 +326,7 @@ pub async fn run(args: GlideArgs, format: Format) -> Result<(), Problem> {
             );
             glide.change(Method::POST, &path, Value::Null, "The keys are replaced.").await
         }
+        GlideCommand::Version => super::version(format),
         GlideCommand::Topology => {
             let picture = glide.ask(Method::GET, "/topology", Value::Null).await?;
             if format != Format::Table {
@@ -340,9 +340,35 @@ pub async fn run(args: GlideArgs, format: Format) -> Result<(), Problem> {
             if picture["links"].as_array().is_some_and(|links| !links.is_empty()) {
                 glide.rows(&picture["links"], &["name", "from", "to", "tunnels", "complete"], "")?;
             }
+            if picture["networks"].as_array().is_some_and(|networks| !networks.is_empty()) {
+                let columns = ["name", "cloud", "region", "spaces", "machines", "access"];
+                glide.rows(&picture["networks"], &columns, "")?;
+            }
             Ok(())
         }
     }
+}
+
+async fn drift(glide: &Glide, repair: bool) -> Result<(), Problem> {
+    let columns = ["cloud", "what", "mend", "repaired"];
+    if repair && glide.plan {
+        let plan = glide.plan_of(Method::POST, "/drift").await?;
+        if glide.format != Format::Table || !client::lines(&plan["calls"]).is_empty() {
+            return glide.show_plan(&plan);
+        }
+        // What no repair mends is told all the same.
+        let found = glide.ask(Method::GET, "/drift", Value::Null).await?;
+        return glide.rows(&found, &columns, client::NOTHING_TO_DO);
+    }
+    if repair {
+        let Some(found) = glide.changed(Method::POST, "/drift", Value::Null).await? else { return Ok(()) };
+        if found.is_array() {
+            return glide.rows(&found, &columns, "Nothing differs.");
+        }
+        // It took so long that what was found was not told at the end.
+    }
+    let found = glide.ask(Method::GET, "/drift", Value::Null).await?;
+    glide.rows(&found, &columns, if repair { "Nothing differs any more." } else { "Nothing differs." })
 }
 
 async fn namespace(glide: &Glide, settings: Settings, command: NamespaceCommand) -> Result<(), Problem> {
@@ -357,7 +383,7 @@ async fn namespace(glide: &Glide, settings: Settings, command: NamespaceCommand)
             if glide.plan {
                 return glide.format.plan(&[format!("note `{namespace}` as the active namespace")]);
             }
-            Settings { active_namespace: namespace, ..settings }.write()?;
+            Settings { active_namespace: Some(namespace), ..settings }.write()?;
             glide.format.text("Noted. Next: tarbet glide resource list")
         }
         NamespaceCommand::List => {
@@ -378,7 +404,7 @@ async fn namespace(glide: &Glide, settings: Settings, command: NamespaceCommand)
 }
 
 async fn resource(glide: &Glide, command: ResourceCommand) -> Result<(), Problem> {
-    let clouds = format!("/namespaces/{}/clouds", glide.namespace);
+    let place = |cloud: &str| client::resources(&glide.namespace, cloud);
     match command {
         ResourceCommand::Create { cloud, name, description, uri: _ } => {
             let text = std::fs::read_to_string(&description).map_err(|error| {
@@ -387,37 +413,30 @@ async fn resource(glide: &Glide, command: ResourceCommand) -> Result<(), Problem
                     .because(error.to_string())
                     .advising("name a file with the description; `{}` is enough for a local cloud")
             })?;
-            let path = format!("{clouds}/{cloud}/resources/{name}");
+            let path = client::resource(&glide.namespace, &cloud, &name);
             glide.change(Method::PUT, &path, json!({ "description": text }), "Made.").await
         }
         ResourceCommand::Attach { cloud, id } => {
-            glide
-                .change(
-                    Method::POST,
-                    &format!("{clouds}/{cloud}/resources"),
-                    json!({ "id": id }),
-                    "Attached.",
-                )
-                .await
+            glide.change(Method::POST, &place(&cloud), json!({ "id": id }), "Attached.").await
         }
         ResourceCommand::List => {
-            let path = format!("/namespaces/{}/resources", glide.namespace);
+            let path = format!("/namespaces/{}/resources", client::escape(&glide.namespace));
             let found = glide.ask(Method::GET, &path, Value::Null).await?;
             glide.rows(&found, &["name", "cloud", "ip", "rules"], "There are no resources in this namespace.")
         }
         ResourceCommand::Delete { cloud, name } => {
-            let path = format!("{clouds}/{cloud}/resources/{name}");
+            let path = client::resource(&glide.namespace, &cloud, &name);
             glide.change(Method::DELETE, &path, Value::Null, "Deleted.").await
         }
     }
 }
 
 async fn tag(glide: &Glide, command: TagCommand) -> Result<(), Problem> {
+    let at = |tag: &str| format!("/tags/{}", client::escape(tag));
     match command {
         TagCommand::Get { tag, resolve: false } => {
-            let found = glide.ask(Method::GET, &format!("/tags/{tag}"), Value::Null).await?;
-            // On this wire a tag that does not exist is an empty one.
-            if ["child_tags", "uri", "ip"].iter().all(|field| found.get(field).is_none()) {
+            let found = glide.ask(Method::GET, &at(&tag), Value::Null).await?;
+            if is_nothing(&found) {
                 return Err(Problem::new(
                     &nets::TAG_UNKNOWN,
                     format!("There is no tag `{tag}`, or it has no members."),
@@ -426,7 +445,7 @@ async fn tag(glide: &Glide, command: TagCommand) -> Result<(), Problem> {
             glide.rows(&json!([found]), &["name", "child_tags", "uri", "ip"], "")
         }
         TagCommand::Get { tag, resolve: true } | TagCommand::Resolve { tag } => {
-            let found = glide.ask(Method::POST, &format!("/tags/{tag}/resolveMembers"), Value::Null).await?;
+            let found = glide.ask(Method::POST, &format!("{}/resolveMembers", at(&tag)), Value::Null).await?;
             glide.rows(&found, &["name", "uri", "ip"], "It stands for nothing.")
         }
         TagCommand::Set { tag, children, uri, ip } => {
@@ -439,17 +458,24 @@ async fn tag(glide: &Glide, command: TagCommand) -> Result<(), Problem> {
                     body[field] = value.into();
                 }
             }
-            glide.change(Method::POST, &format!("/tags/{tag}/applyMembers"), body, "Set.").await
+            glide.change(Method::POST, &format!("{}/applyMembers", at(&tag)), body, "Set.").await
         }
         TagCommand::Delete { tag, member } => {
-            if let Some(member) = &member {
-                let found = glide.ask(Method::GET, &format!("/tags/{tag}"), Value::Null).await?;
-                must_be_member(&found["child_tags"], &tag, member)?;
-            }
-            let path = match member {
-                Some(member) => format!("/tags/{tag}/members/{}", client::escape(&member)),
-                None => format!("/tags/{tag}"),
+            let found = glide.ask(Method::GET, &at(&tag), Value::Null).await?;
+            let (path, missing) = match member {
+                Some(member) => (
+                    format!("{}/members/{}", at(&tag), client::escape(&member)),
+                    not_member(&found["child_tags"], &tag, &member),
+                ),
+                None if is_nothing(&found) => (at(&tag), not_listed(glide, &tag).await?),
+                None => (at(&tag), None),
             };
+            // It may be gone already, and some that follow it have yet to be told.
+            if let Some(missing) = missing
+                && client::lines(&glide.plan_of(Method::DELETE, &path).await?["calls"]).is_empty()
+            {
+                return Err(missing);
+            }
             glide.change(Method::DELETE, &path, Value::Null, "Deleted.").await
         }
         TagCommand::List => {
@@ -459,16 +485,33 @@ async fn tag(glide: &Glide, command: TagCommand) -> Result<(), Problem> {
     }
 }
 
+/// On this wire a tag that does not exist is an empty one.
+fn is_nothing(tag: &Value) -> bool {
+    ["child_tags", "uri", "ip"].iter().all(|field| tag.get(field).is_none())
+}
+
+/// Whoever mistypes a tag would believe that it is gone: the orchestrator takes what is not there for done.
+async fn not_listed(glide: &Glide, tag: &str) -> Result<Option<Problem>, Problem> {
+    let all = glide.ask(Method::GET, "/tags", Value::Null).await?;
+    let listed = all.as_array().into_iter().flatten().any(|there| there["name"] == *tag);
+    let missing = || {
+        Problem::new(&nets::TAG_UNKNOWN, format!("There is no tag `{tag}`."))
+            .advising("tarbet glide tag list")
+    };
+    Ok((!listed).then(missing))
+}
+
 /// Whoever mistypes a member would believe that it is out.
-fn must_be_member(members: &Value, tag: &str, member: &str) -> Result<(), Problem> {
+fn not_member(members: &Value, tag: &str, member: &str) -> Option<Problem> {
     let members = client::lines(members);
     if members.iter().any(|there| there == member) {
-        return Ok(());
+        return None;
     }
     let names = if members.is_empty() { "none".to_owned() } else { members.join(", ") };
-    Err(Problem::new(&nets::TAG_UNKNOWN, format!("`{member}` is no member of `{tag}`."))
+    let missing = Problem::new(&nets::TAG_UNKNOWN, format!("`{member}` is no member of `{tag}`."))
         .because(format!("its members: {names}"))
-        .advising(format!("tarbet glide tag get {tag}")))
+        .advising(format!("tarbet glide tag get {tag}"));
+    Some(missing)
 }
 
 async fn operation(glide: &Glide, command: OperationCommand) -> Result<(), Problem> {
@@ -479,17 +522,21 @@ async fn operation(glide: &Glide, command: OperationCommand) -> Result<(), Probl
             glide.rows(&found, &columns, "Nothing was done lately.")
         }
         OperationCommand::Show { id } => {
-            let found = glide.ask(Method::GET, &format!("/operations/{id}"), Value::Null).await?;
+            let found =
+                glide.ask(Method::GET, &format!("/operations/{}", client::escape(&id)), Value::Null).await?;
             glide.show_operation(&found)
         }
         OperationCommand::Cancel { id } if glide.plan => {
-            let found = glide.ask(Method::GET, &format!("/operations/{id}"), Value::Null).await?;
+            let found =
+                glide.ask(Method::GET, &format!("/operations/{}", client::escape(&id)), Value::Null).await?;
             let text = |field: &str| found[field].as_str().unwrap_or_default().to_owned();
             let what = format!("stop `{}`, which is {}, before its next call", text("title"), text("state"));
             glide.format.plan(&[what])
         }
         OperationCommand::Cancel { id } => {
-            let found = glide.ask(Method::DELETE, &format!("/operations/{id}"), Value::Null).await?;
+            let found = glide
+                .ask(Method::DELETE, &format!("/operations/{}", client::escape(&id)), Value::Null)
+                .await?;
             glide.rows(&json!([found]), &columns, "")
         }
     }

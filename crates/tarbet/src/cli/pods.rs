@@ -235,7 +235,7 @@ async fn list(interlink: &Interlink, format: Format) -> Result<(), Problem> {
         })
         .collect();
     let keys = ["uid", "namespace", "name", "containers"];
-    format.rows(&keys, &keys, &rows)
+    format.rows_or("No pod is here. Next: tarbet pods run busybox -- echo hello", &keys, &rows)
 }
 
 fn word(container: &k8s_openapi::api::core::v1::ContainerStatus) -> String {

@@ -41,6 +41,7 @@ fn the_page_of_commands_is_true() {
 #[test]
 fn the_page_of_settings_is_true() {
     let schema = serde_json::to_value(schemars::schema_for!(Config)).unwrap();
+    keep("settings.schema.json", &format!("{}\n", serde_json::to_string_pretty(&schema).unwrap()));
     let defaults = serde_json::to_value(Config::default()).unwrap();
     let mut page = String::from(
         "# Settings\n\nMade from the program by `tools/reference`; do not edit.\n\nOne YAML file (`--config`), then the environment \

@@ -139,11 +139,10 @@ pub async fn run(args: RequestArgs, format: Format) -> Result<(), Problem> {
         }
         RequestCommand::List { all_namespaces } => {
             let rows: Vec<Value> = requests.list(all_namespaces).await?.iter().map(row).collect();
-            let (headings, keys) = (
-                ["name", "namespace", "state", "pipeline", "message"],
-                ["name", "namespace", "state", "pipeline", "message"],
-            );
-            format.rows(&headings, &keys, &rows)
+            let keys = ["name", "namespace", "state", "pipeline", "message"];
+            let of = if all_namespaces { "" } else { " in this namespace" };
+            let nothing = format!("There is no request{of}. Next: tarbet request submit PIPELINE --plan");
+            format.rows_or(&nothing, &keys, &rows)
         }
         RequestCommand::Show { name } => show(&requests.get(&name).await?, format),
         RequestCommand::Logs { name, private_kubeconfig, private_site, server } => {

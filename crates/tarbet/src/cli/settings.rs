@@ -1,7 +1,11 @@
 //! `tarbet config check|show|schema`.
 
+use std::io;
+
 use clap::Subcommand;
+use flate2::read::GzDecoder;
 use tarbet_telemetry::Problem;
+use tarbet_telemetry::codes::ground;
 
 use crate::config::Config;
 use crate::output::Format;
@@ -10,6 +14,9 @@ pub const EXAMPLES: &str = "Examples:
   tarbet config check -c tarbet.yaml
   TARBET__LOG__FILTER=debug tarbet config show
   tarbet config schema > tarbet.schema.json";
+
+/// Made from [`Config`] by `tools/reference`, and packed: to make it here would take half a megabyte of program.
+const SCHEMA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/settings.schema.json.gz"));
 
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
@@ -41,6 +48,10 @@ pub fn run(
             let format = if format == Format::Table { Format::Yaml } else { format };
             format.value(&config)
         }
-        ConfigCommand::Schema => Format::Json.value(&schemars::schema_for!(Config)),
+        ConfigCommand::Schema => {
+            let unpacked = io::read_to_string(GzDecoder::new(SCHEMA));
+            let schema = unpacked.map_err(|error| Problem::new(&ground::INTERNAL, error.to_string()))?;
+            Format::Json.text(schema.trim_end())
+        }
     }
 }

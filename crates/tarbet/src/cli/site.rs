@@ -118,11 +118,8 @@ pub async fn run(args: SiteArgs, format: Format) -> Result<(), Problem> {
             let tokens: Vec<TokenView> =
                 server.ask(Method::GET, &format!("/v1/sites/{name}/tokens"), None).await?;
             let rows: Vec<_> = tokens.iter().map(|token| serde_json::json!(token)).collect();
-            format.rows(
-                &["id", "created", "expires", "revoked"],
-                &["id", "created", "expires", "revoked"],
-                &rows,
-            )
+            let nothing = format!("The site has no token. Next: tarbet site token {name}");
+            format.rows_or(&nothing, &["id", "created", "expires", "revoked"], &rows)
         }
         SiteCommand::Revoke { name, token } => {
             server.tell(Method::DELETE, &format!("/v1/sites/{name}/tokens/{token}")).await?;
@@ -216,7 +213,7 @@ async fn list(server: &Server, format: Format) -> Result<(), Problem> {
         })
         .collect();
     let columns = ["name", "id", "state", "links", "gateways", "services"];
-    format.rows(&columns, &columns, &rows)
+    format.rows_or("There is no site that you may use. Next: tarbet site add NAME", &columns, &rows)
 }
 
 #[cfg(test)]

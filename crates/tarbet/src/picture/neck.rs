@@ -30,6 +30,8 @@ pub struct Site {
 const MOST_SITES: usize = 24;
 const MOST_CALLERS: usize = 6;
 const WIDTH: f64 = 1200.0;
+/// Behind it there is land on every side.
+const SHORE: f64 = 760.0;
 
 impl Neck {
     /// For a slide.
@@ -66,8 +68,10 @@ impl Neck {
         for (site, to) in self.sites.iter().zip(&sites) {
             for (gateway, from) in self.gateways.iter().zip(&gateways) {
                 if site.gateways.contains(gateway) {
-                    let d = curve(Point { x: from.x + 66.0, ..*from }, Point { x: to.x - 135.0, ..*to });
-                    canvas.path("link", &d);
+                    // Straight along the neck, for the water is on both sides, then to the site.
+                    let rest = curve(Point { x: SHORE, ..*from }, Point { x: to.x - 135.0, ..*to });
+                    let rest = rest.trim_start_matches('M');
+                    canvas.path("link", &format!("M{:.1} {:.1} L{rest}", from.x + 66.0, from.y));
                 }
             }
         }

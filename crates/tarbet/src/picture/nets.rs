@@ -16,6 +16,8 @@ pub struct Networks {
     resources: Vec<Resource>,
     links: Vec<Link>,
     flows: Vec<Flow>,
+    #[serde(rename = "networks")]
+    foreign: Vec<Foreign>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -25,6 +27,15 @@ struct Resource {
     cloud: String,
     ip: String,
     rules: usize,
+}
+
+/// A network that others made.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Foreign {
+    name: String,
+    cloud: String,
+    spaces: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -52,7 +63,8 @@ const TOP: f64 = 120.0;
 impl Networks {
     /// For a slide.
     pub fn svg(&self) -> String {
-        let rows = self.clouds.iter().map(|cloud| self.of(cloud).count()).max().unwrap_or_default().max(1);
+        let cards_of = |cloud: &String| self.of(cloud).count() + self.others_of(cloud).count();
+        let rows = self.clouds.iter().map(cards_of).max().unwrap_or_default().max(1);
         let height = TOP + number(rows) * 64.0 + 70.0;
         let islands = number(self.clouds.len().max(1));
         // Flows that stay on the last island bend out beside it.
@@ -73,6 +85,11 @@ impl Networks {
                 empty = false;
                 let at = Point { x: left + 30.0, y: TOP - 16.0 + number(row) * 64.0 };
                 cards.insert(resource.name.as_str(), at);
+            }
+            for (row, network) in self.others_of(cloud).enumerate() {
+                let row = row + self.of(cloud).count();
+                empty = false;
+                network.draw(&mut canvas, Point { x: left + 30.0, y: TOP - 16.0 + number(row) * 64.0 });
             }
             if empty {
                 let at = Point { x: left + ISLAND / 2.0, y: TOP + 12.0 };
@@ -120,11 +137,16 @@ impl Networks {
         self.resources.iter().filter(move |resource| resource.cloud == cloud)
     }
 
+    fn others_of<'a>(&'a self, cloud: &'a str) -> impl Iterator<Item = &'a Foreign> {
+        self.foreign.iter().filter(move |network| network.cloud == cloud)
+    }
+
     /// For a terminal.
     pub fn text(&self) -> String {
         let mut page = String::new();
-        let width =
-            self.resources.iter().map(|resource| resource.name.chars().count()).max().unwrap_or_default();
+        let names = self.resources.iter().map(|resource| &resource.name);
+        let names = names.chain(self.foreign.iter().map(|network| &network.name));
+        let width = names.map(|name| name.chars().count()).max().unwrap_or_default();
         for cloud in &self.clouds {
             // Writing to a string cannot fail.
             let _ = writeln!(page, "▲ {cloud}");
@@ -132,6 +154,10 @@ impl Networks {
             for Resource { name, ip, rules, .. } in self.of(cloud) {
                 empty = false;
                 let _ = writeln!(page, "  ├ {name:<width$}  {ip:<15}  {}", counted(*rules, "rule"));
+            }
+            for network in self.others_of(cloud) {
+                empty = false;
+                let _ = writeln!(page, "  ├ {:<width$}  {}", network.name, network.words());
             }
             if empty {
                 let _ =
@@ -146,6 +172,23 @@ impl Networks {
             let _ = writeln!(page, "  {from:<width$} ──▶ {to:<width$}  {}", what.join(", "));
         }
         page.trim_end().to_owned()
+    }
+}
+
+impl Foreign {
+    fn words(&self) -> String {
+        // Some have one in each of forty regions.
+        match self.spaces.as_slice() {
+            [] => "read-only, no addresses".to_owned(),
+            [one] => format!("read-only, {one}"),
+            [first, rest @ ..] => format!("read-only, {first} and {} more", rest.len()),
+        }
+    }
+
+    fn draw(&self, canvas: &mut Canvas, at: Point) {
+        canvas.rect("off", at, CARD.0, CARD.1, 10.0);
+        canvas.text("name", Point { x: at.x + 14.0, y: at.y + 21.0 }, "start", &clip(&self.name, 27));
+        canvas.text("note", Point { x: at.x + 14.0, y: at.y + 38.0 }, "start", &clip(&self.words(), 38));
     }
 }
 
@@ -211,6 +254,7 @@ mod tests {
             ],
             "links": [{"name": "l", "from": "east", "to": "west", "tunnels": 2, "complete": true}],
             "flows": [{"from": "default.east.a", "to": "default.west.b", "what": ["tcp/8000"]}],
+            "networks": [{"name": "legacy", "cloud": "west", "spaces": ["10.77.0.0/16", "10.78.0.0/16"], "access": "read-only"}],
         }))
         .unwrap()
     }
@@ -218,7 +262,15 @@ mod tests {
     #[test]
     fn both_forms_show_everything() {
         let (svg, text) = (sample().svg(), sample().text());
-        for shown in ["default.east.a", "default.west.b", "10.1.0.4", "tcp/8000", "VPN, 2 tunnels"] {
+        for shown in [
+            "default.east.a",
+            "default.west.b",
+            "10.1.0.4",
+            "tcp/8000",
+            "VPN, 2 tunnels",
+            "legacy",
+            "read-only, 10.77.0.0/16 and 1 more",
+        ] {
             assert!(svg.contains(shown) && text.contains(shown), "{shown}\n{text}");
         }
         assert!(text.contains("default.east.a ──▶ default.west.b  tcp/8000"), "{text}");

@@ -48,7 +48,7 @@ pub fn listen(address: SocketAddr) -> ListenConfig {
 }
 
 pub fn run(config: Config, args: TagsArgs) -> Result<(), Problem> {
-    Process::run("tags", &config, OBSERVE_AT, Threads::Cores, |process| {
+    Process::run("tags", &config, OBSERVE_AT, Threads::Half, |process| {
         let config = config.clone();
         async move {
             let around = surroundings(&process, &own_store(&config, "tags")).await?;

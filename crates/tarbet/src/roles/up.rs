@@ -4,6 +4,7 @@ mod clusters;
 mod here;
 pub mod networks;
 pub mod pods;
+pub mod served;
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,5 +1,7 @@
 //! Panels of clusters: their virtual nodes, requests and federations.
 
+mod listed;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,18 +10,17 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::delete;
 use axum::{Json, Router};
-use futures::future::try_join_all;
 use serde_json::{Value, json};
 use tarbet_cluster::{Client, Source};
 use tarbet_console::Panel;
-use tarbet_telemetry::codes::cluster;
 use tarbet_telemetry::{Coded, Problem};
 use tokio::sync::OnceCell;
 
 use super::rights::Rights;
+use listed::{Listed, list, newest};
 
 const NODES: &str = "/api/v1/nodes?labelSelector=virtual-node.interlink/type";
-const REQUESTS: &str = "/apis/appstudio.redhat.com/v1alpha1/internalrequests?limit=200";
+const REQUESTS: &str = "/apis/appstudio.redhat.com/v1alpha1/internalrequests";
 const MESH: &str = "/apis/federation.openshift-service-mesh.io/v1alpha1";
 
 /// A cluster that is shown.
@@ -41,6 +42,16 @@ impl Cluster {
         Self { client: Arc::default(), kubeconfig }
     }
 
+    /// How people call it: by the file that leads to it.
+    fn called(&self) -> String {
+        let file = self.kubeconfig.display().to_string();
+        if file.is_empty() {
+            "the cluster that is served from here".into()
+        } else {
+            format!("the cluster of {file}")
+        }
+    }
+
     async fn client(&self) -> Result<Option<&Client>, Problem> {
         if !self.client.initialized() && !self.kubeconfig.exists() {
             return Ok(None);
@@ -53,20 +64,30 @@ impl Cluster {
 /// The three panels. A kind that a cluster does not know is shown as nothing, not as a failure.
 pub(super) fn panels(clusters: &[Cluster], rights: &Rights) -> [Panel; 3] {
     let clusters: Arc<[Cluster]> = clusters.into();
-    let jobs = listing("jobs", &clusters, REQUESTS, request).routes(cancelling(&clusters, rights));
-    [listing("nodes", &clusters, NODES, node), jobs, meshes(&clusters)]
+    [nodes(&clusters), requests(&clusters).routes(cancelling(&clusters, rights)), meshes(&clusters)]
 }
 
-fn listing(
-    name: &'static str,
-    clusters: &Arc<[Cluster]>,
-    path: &'static str,
-    view: fn(&Value) -> Value,
-) -> Panel {
+fn nodes(clusters: &Arc<[Cluster]>) -> Panel {
     let clusters = Arc::clone(clusters);
-    Panel::live(name, move || {
+    Panel::live("nodes", move || {
         let clusters = Arc::clone(&clusters);
-        async move { list(&clusters, path).await.map(|items| items.iter().map(view).collect()) }
+        async move {
+            let Listed { items, away, .. } = list(&clusters, NODES).await?;
+            Ok(json!({ "nodes": items.iter().map(node).collect::<Vec<_>>(), "away": away }))
+        }
+    })
+}
+
+/// The newest requests, and how many there are.
+fn requests(clusters: &Arc<[Cluster]>) -> Panel {
+    let clusters = Arc::clone(clusters);
+    Panel::live("jobs", move || {
+        let clusters = Arc::clone(&clusters);
+        async move {
+            let Listed { items, total, away } = list(&clusters, REQUESTS).await?;
+            let newest: Vec<_> = newest(&items).into_iter().map(request).collect();
+            Ok(json!({ "requests": newest, "total": total, "away": away }))
+        }
     })
 }
 
@@ -85,9 +106,11 @@ fn meshes(clusters: &Arc<[Cluster]>) -> Panel {
                 list(&clusters, imported)
             )?;
             Ok(json!({
-                "federations": federations.iter().map(federation).collect::<Vec<_>>(),
-                "rules": rules.iter().map(exported).collect::<Vec<_>>(),
-                "imported": imported.iter().map(imported_service).collect::<Vec<_>>(),
+                "federations": federations.items.iter().map(federation).collect::<Vec<_>>(),
+                "rules": rules.items.iter().map(exported).collect::<Vec<_>>(),
+                "imported": imported.items.iter().map(imported_service).collect::<Vec<_>>(),
+                // Who does not answer one question does not answer the others.
+                "away": federations.away,
             }))
         }
     })
@@ -121,29 +144,6 @@ async fn cancel_in(clusters: &[Cluster], namespace: &str, name: &str) -> Result<
         }
     }
     outcome
-}
-
-/// What all of them have at this path.
-async fn list(clusters: &[Cluster], path: &str) -> Result<Vec<Value>, Problem> {
-    Ok(try_join_all(clusters.iter().map(|cluster| list_one(cluster, path))).await?.concat())
-}
-
-async fn list_one(cluster: &Cluster, path: &str) -> Result<Vec<Value>, Problem> {
-    let failed = |cause: String| {
-        Problem::new(&cluster::CLUSTER_UNREACHABLE, "The cluster does not answer.")
-            .at("console → Kubernetes API")
-            .because(cause)
-    };
-    let Some(client) = cluster.client().await? else { return Ok(Vec::new()) };
-    let request = http::Request::get(path).body(Vec::new()).map_err(|error| failed(error.to_string()))?;
-    match client.request_text(request).await {
-        Ok(text) => {
-            let value: Value = serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?;
-            Ok(value["items"].as_array().cloned().unwrap_or_default())
-        }
-        Err(error) if tarbet_cluster::class(&error) == tarbet_cluster::Class::Missing => Ok(Vec::new()),
-        Err(error) => Err(failed(error.to_string())),
-    }
 }
 
 fn condition<'a>(object: &'a Value, kind: &str) -> &'a Value {

@@ -62,7 +62,9 @@ codes! {
         cause: "Redis is down, unreachable, still loading, or refused the credentials; or the disk refused a write",
         remedy: "check that the store is up and reachable from this machine; Tarbet reconnects by itself",
         page: "Roles keep serving what they can without the store: a gateway goes on with the agents connected to \
-               it. Readiness turns to failing and says why, and recovers without a restart.\n\n\
+               it. Readiness turns to failing and says why, and recovers without a restart, but for one case: \
+               where the disk did not keep what was written to it (a failed flush), the embedded store takes \
+               nothing more until the process is started again.\n\n\
                With Redis check address, TLS, user and password file. With the embedded store check free space \
                and that the file system is writable."
     }

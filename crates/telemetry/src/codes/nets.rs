@@ -111,6 +111,24 @@ codes! {
         page: "Only what still runs can be cancelled. What an operation that ended has made stays; remove it by a \
                request of its own, such as `tarbet glide rule delete` or `tarbet glide resource delete`."
     }
+    IMPORT_UNKNOWN = "TB-4114" "no such imported network" {
+        whose: Caller, retry: false, http: 404, exit: 3,
+        hop: "orchestrator, looking at its record of networks that others made",
+        cause: "it was never imported, it is gone from its cloud since, or somebody took it out of the record",
+        remedy: "`tarbet glide topology` shows what is recorded; `tarbet glide import CLOUD` looks at the cloud anew",
+        page: "`tarbet glide import` records the networks of a cloud that others made, so that their addresses are given \
+               to nobody. The record is all that can be changed of them: `--forget` takes a network out of it, and \
+               the next import of the cloud finds it again if it is still there."
+    }
+    NOT_PERMITTED = "TB-4115" "no rule permits it" {
+        whose: Caller, retry: false, http: 403, exit: 4,
+        hop: "permit lists as the orchestrator remembers them",
+        cause: "at least one end has no rule that permits it",
+        remedy: "add the missing rule with `tarbet glide rule add`; `tarbet glide drift` tells whether the clouds have \
+                 what is remembered",
+        page: "A flow passes only if the one end permits it out and the other permits it in. The answer comes from the \
+               rules that the orchestrator remembers, without asking any cloud."
+    }
     PLUGIN_UNREACHABLE = "TB-4201" "a cloud plugin does not answer" {
         whose: Upstream, retry: true, http: 502, exit: 1,
         hop: "orchestrator → cloud plugin",

@@ -1,9 +1,14 @@
 //! Who connects and does not say what they want: dropped in time, while others are served.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::routing::get;
+use futures::FutureExt;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tarbet_telemetry::intake::{self, Limits};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -103,4 +108,34 @@ async fn more_connections_than_may_be_are_closed_and_places_come_back() {
     is_closed(TcpStream::connect(&address).await.unwrap(), "a third").await;
     drop(held);
     is_answered(&address).await;
+}
+
+#[tokio::test]
+async fn a_call_that_runs_is_finished_though_its_listener_stops() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
+    let (begun, go_on) = (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
+    let (told, waits) = (Arc::clone(&begun), Arc::clone(&go_on));
+    let answer: intake::Answer = Arc::new(move |request| {
+        let (told, waits) = (Arc::clone(&told), Arc::clone(&waits));
+        async move {
+            told.notify_one();
+            waits.notified().await;
+            http::Response::new(request.into_body())
+        }
+        .boxed()
+    });
+    let serving = tokio::spawn(intake::serve_rpc(listener, answer, Limits::default(), stop.clone()));
+    let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
+    let (mut caller, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+    tokio::spawn(connection);
+    let request = || http::Request::post(format!("http://{address}/")).body(Body::from("across")).unwrap();
+    let call = tokio::spawn(caller.send_request(request()));
+    begun.notified().await;
+    stop.cancel();
+    go_on.notify_one();
+    let told = axum::body::to_bytes(Body::new(call.await.unwrap().unwrap().into_body()), 100).await.unwrap();
+    assert_eq!(told, "across");
+    assert!(tokio::time::timeout(PATIENCE, serving).await.is_ok(), "the listener ends after it");
+    assert!(caller.send_request(request()).await.is_err(), "and takes no more");
 }

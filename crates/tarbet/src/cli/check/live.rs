@@ -54,7 +54,7 @@ pub async fn gather(facts: &Facts) -> Live {
     if let Some(url) = &endpoint.nets {
         live.nets = Some(json(&http, &format!("{url}/topology")).await);
         let drift = json(&http, &format!("{url}/drift")).await;
-        live.drift = Some(drift.map(|list| list.as_array().map_or(0, Vec::len)));
+        live.drift = Some(drift.map(|list| differences(&list)));
     }
     if let Some(file) = &endpoint.audit_file {
         let log = std::fs::File::open(file).map_err(|error| error.to_string());
@@ -85,6 +85,11 @@ async fn json(http: &reqwest::Client, url: &str) -> Result<Value, String> {
     serde_json::from_str(&text(http, url).await?).map_err(|error| error.to_string())
 }
 
+/// How many lines tell of something that is wrong: some only tell.
+fn differences(list: &Value) -> usize {
+    list.as_array().into_iter().flatten().filter(|line| line["mend"] != "nothing").count()
+}
+
 fn number(page: &str, name: &str) -> Option<u64> {
     let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
     value.split('.').next()?.parse().ok()
@@ -93,6 +98,14 @@ fn number(page: &str, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_only_told_is_no_difference() {
+        let line = |mend: &str| serde_json::json!({ "cloud": "east", "what": "it", "mend": mend });
+        let list = |mend: &[&str]| mend.iter().map(|mend| line(mend)).collect::<Value>();
+        assert_eq!(differences(&list(&["nothing"])), 0);
+        assert_eq!(differences(&list(&["repair", "nothing", "hand"])), 2);
+    }
 
     #[test]
     fn a_number_is_taken_only_from_its_own_line() {

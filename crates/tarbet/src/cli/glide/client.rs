@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use reqwest::Method;
 use reqwest::header::{AUTHORIZATION, HeaderValue};
@@ -18,39 +18,96 @@ use super::GlideArgs;
 use crate::cli::endpoint::{Endpoint, state_folder};
 use crate::output::{Format, INTERRUPTED, end_with, note};
 
+/// What is said of a plan without calls.
+pub const NOTHING_TO_DO: &str = "Nothing to do: everything is so already.";
+
 /// Who waits longer is told how far it got.
 const SILENT_FOR: &str = "1s";
 
-/// The original's own file, so that both programs agree.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+/// What was noted, and nothing else.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
-    pub server_addr: String,
-    pub active_namespace: String,
+    pub server_addr: Option<String>,
+    pub active_namespace: Option<String>,
 }
 
-impl Default for Settings {
-    fn default() -> Self {
-        Self { server_addr: "http://localhost:8080".into(), active_namespace: "default".into() }
+/// The original's own file, so that both programs agree. The original takes what is not in it for empty, so both keys
+/// are always there; which of them nobody noted only this program knows.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Written {
+    server_addr: String,
+    active_namespace: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_noted: Vec<String>,
+}
+
+const SERVER: &str = "serverAddr";
+const NAMESPACE: &str = "activeNamespace";
+
+impl Written {
+    /// With the values in effect where none was noted.
+    fn of(settings: &Settings) -> Self {
+        let noted =
+            [(SERVER, settings.server_addr.is_some()), (NAMESPACE, settings.active_namespace.is_some())];
+        let not_noted = noted.into_iter().filter(|(_, noted)| !noted).map(|(key, _)| key.to_owned());
+        Self {
+            server_addr: settings.server(),
+            active_namespace: settings.namespace(),
+            not_noted: not_noted.collect(),
+        }
+    }
+
+    fn noted(self) -> Settings {
+        let Self { server_addr, active_namespace, not_noted } = self;
+        let noted = |key: &str, value: String| {
+            Some(value).filter(|value| !value.is_empty() && !not_noted.iter().any(|other| other == key))
+        };
+        Settings {
+            server_addr: noted(SERVER, server_addr),
+            active_namespace: noted(NAMESPACE, active_namespace),
+        }
     }
 }
+
+const USUAL_SERVER: &str = "http://localhost:8080";
+const USUAL_NAMESPACE: &str = "default";
 
 impl Settings {
     fn path() -> Option<PathBuf> {
         std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".paraglider/settings.json"))
     }
 
-    /// As noted; the defaults where nothing was.
-    pub fn read() -> Self {
-        let text = Self::path().and_then(|path| std::fs::read(path).ok());
-        text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+    /// As noted; nothing where nothing was.
+    pub fn read() -> Result<Self, Problem> {
+        Self::path().map_or_else(|| Ok(Self::default()), |path| Self::read_from(&path))
+    }
+
+    /// A file that cannot be read is a mistake: commands would go to another orchestrator than the one it names.
+    fn read_from(path: &Path) -> Result<Self, Problem> {
+        let wrong = |cause: String| {
+            Problem::new(&ground::CONFIG_INVALID, format!("{} cannot be read.", path.display()))
+                .at("tarbet glide → ~/.paraglider/settings.json")
+                .because(cause)
+                .advising("mend the file or remove it")
+        };
+        let text = match std::fs::read(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) => return Err(wrong(error.to_string())),
+        };
+        let written: Written = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
+        Ok(written.noted())
     }
 
     /// The orchestrator: the noted one, else that of `tarbet up` on this machine, else the usual address.
     pub fn server(&self) -> String {
-        let noted = (self.server_addr != Self::default().server_addr).then(|| self.server_addr.clone());
         let up = || Endpoint::read(&state_folder()).and_then(|endpoint| endpoint.nets);
-        noted.or_else(up).unwrap_or_else(|| self.server_addr.clone())
+        self.server_addr.clone().or_else(up).unwrap_or_else(|| USUAL_SERVER.into())
+    }
+
+    fn namespace(&self) -> String {
+        self.active_namespace.clone().unwrap_or_else(|| USUAL_NAMESPACE.into())
     }
 
     pub fn write(&self) -> Result<(), Problem> {
@@ -65,7 +122,7 @@ impl Settings {
             if let Some(folder) = path.parent() {
                 std::fs::create_dir_all(folder)?;
             }
-            std::fs::write(&path, serde_json::to_vec_pretty(self)?)
+            std::fs::write(&path, serde_json::to_vec_pretty(&Written::of(self))?)
         };
         write().map_err(|error| failed(error.to_string()))
     }
@@ -164,7 +221,7 @@ impl Glide {
         let server = with_scheme(args.server.clone().unwrap_or_else(|| settings.server()));
         Ok(Self {
             server: server.trim_end_matches('/').to_owned(),
-            namespace: args.namespace.clone().unwrap_or_else(|| settings.active_namespace.clone()),
+            namespace: args.namespace.clone().unwrap_or_else(|| settings.namespace()),
             format,
             how,
             plan: args.plan,
@@ -176,11 +233,11 @@ impl Glide {
 
     /// A conversation that only asks.
     pub fn reading(server: Option<String>) -> Result<Self, Problem> {
-        let settings = Settings::read();
+        let settings = Settings::read()?;
         let server = with_scheme(server.unwrap_or_else(|| settings.server()));
         Ok(Self {
             server: server.trim_end_matches('/').to_owned(),
-            namespace: settings.active_namespace,
+            namespace: settings.namespace(),
             format: Format::Table,
             how: Vec::new(),
             plan: false,
@@ -195,7 +252,7 @@ impl Glide {
         again(words, "--server", self.named.as_deref())
     }
 
-    fn picture(&self) -> String {
+    pub fn picture(&self) -> String {
         again("topology --nets", "--nets-server", self.named.as_deref())
     }
 
@@ -238,14 +295,30 @@ impl Glide {
         }))
     }
 
-    /// A change: made, planned or begun, as the flags say.
-    pub async fn change(&self, method: Method, path: &str, body: Value, done: &str) -> Result<(), Problem> {
+    /// A change of the record alone, which no cloud takes part in: made at once, or planned.
+    pub async fn record(
+        &self,
+        method: Method,
+        path: &str,
+        more: &[(&'static str, String)],
+    ) -> Result<Value, Problem> {
+        if self.detach {
+            return Err(Problem::new(&ground::BAD_REQUEST, "This is done at once.")
+                .because("--detach is for what a cloud takes its time for")
+                .advising("leave out --detach"));
+        }
+        let query = [self.how.as_slice(), more].concat();
+        self.send(method, path, &query, Value::Null).await
+    }
+
+    /// A change: made, planned or begun, as the flags say. What came of it, unless that was printed already.
+    pub async fn changed(&self, method: Method, path: &str, body: Value) -> Result<Option<Value>, Problem> {
         let mut how = self.how.clone();
         if !self.plan && !self.detach {
             how.push(("wait", SILENT_FOR.to_owned()));
         }
         if self.plan {
-            return self.show_plan(&self.send(method, path, &how, body).await?);
+            return self.show_plan(&self.send(method, path, &how, body).await?).map(|()| None);
         }
         let begun = OnceCell::new();
         let work = async {
@@ -268,8 +341,19 @@ impl Glide {
             }
         };
         if self.detach {
-            return self.show_operation(&answer["operation"]);
+            return self.show_operation(&answer["operation"]).map(|()| None);
         }
+        Ok(Some(answer))
+    }
+
+    /// What a change would do.
+    pub async fn plan_of(&self, method: Method, path: &str) -> Result<Value, Problem> {
+        self.send(method, path, &[("plan", "true".to_owned())], Value::Null).await
+    }
+
+    /// A change, told in a few words.
+    pub async fn change(&self, method: Method, path: &str, body: Value, done: &str) -> Result<(), Problem> {
+        let Some(answer) = self.changed(method, path, body).await? else { return Ok(()) };
         let unneeded = lines(&answer["unneeded"]);
         match &answer {
             _ if !unneeded.is_empty() && self.format == Format::Table => {
@@ -289,18 +373,22 @@ impl Glide {
         }
     }
 
-    fn show_plan(&self, plan: &Value) -> Result<(), Problem> {
+    pub fn show_plan(&self, plan: &Value) -> Result<(), Problem> {
         if self.format != Format::Table {
             return self.format.value(plan);
         }
         let calls = lines(&plan["calls"]);
         if calls.is_empty() {
-            return self.format.text("Nothing to do: everything is so already.");
+            return self.format.text(NOTHING_TO_DO);
         }
         let digest = plan["digest"].as_str().unwrap_or_default();
         let mut calls = calls;
         for link in lines(&plan["unneeded"]) {
             calls.push(format!("\n{}", self.idle(&link, "then")));
+        }
+        let prices = lines(&plan["prices"]);
+        if !prices.is_empty() {
+            calls.push(format!("\nPaid for:\n  {}", prices.join("\n  ")));
         }
         self.format.text(&format!(
             "{}\n\nTo make exactly these calls, repeat with --expect {digest}",
@@ -364,6 +452,16 @@ pub fn lines(list: &Value) -> Vec<String> {
     list.as_array().into_iter().flatten().filter_map(|line| line.as_str().map(str::to_owned)).collect()
 }
 
+/// The path of the resources in a cloud.
+pub fn resources(namespace: &str, cloud: &str) -> String {
+    format!("/namespaces/{}/clouds/{}/resources", escape(namespace), escape(cloud))
+}
+
+/// The path of one of them.
+pub fn resource(namespace: &str, cloud: &str, name: &str) -> String {
+    format!("{}/{}", resources(namespace, cloud), escape(name))
+}
+
 /// For a part of a path or query: prefixes hold slashes.
 pub fn escape(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'~');
@@ -395,6 +493,41 @@ mod tests {
         assert!(glide.left_alone(None).ends_with("operation list --server http://10.0.0.1:8080"));
         assert!(glide.idle("a-b", "now").contains("`tarbet glide prune --server http://10.0.0.1:8080`"));
         assert_eq!(glide.picture(), "tarbet topology --nets --nets-server http://10.0.0.1:8080");
+    }
+
+    #[test]
+    fn both_keys_are_in_the_file_and_only_what_was_noted_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("settings.json");
+        assert_eq!(Settings::read_from(&file).unwrap(), Settings::default());
+        // A key that is missing or empty was not noted.
+        for text in [r#"{"activeNamespace":"other"}"#, r#"{"serverAddr":"","activeNamespace":"other"}"#] {
+            std::fs::write(&file, text).unwrap();
+            let noted = Settings::read_from(&file).unwrap();
+            assert_eq!((noted.server_addr.as_deref(), noted.namespace().as_str()), (None, "other"));
+        }
+        let again = |settings: &Settings| {
+            std::fs::write(&file, serde_json::to_vec(&Written::of(settings)).unwrap()).unwrap();
+            let text: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+            (text, Settings::read_from(&file).unwrap())
+        };
+        let noted = Settings { active_namespace: Some("other".into()), server_addr: None };
+        let (text, read) = again(&noted);
+        assert_eq!(
+            (&text["serverAddr"], &text["activeNamespace"]),
+            (&json!(noted.server()), &json!("other"))
+        );
+        assert_eq!(read, noted, "another `tarbet up` is found elsewhere");
+        // The usual values, once they are noted, are no less noted than others.
+        let noted = Settings {
+            server_addr: Some(USUAL_SERVER.into()),
+            active_namespace: Some(USUAL_NAMESPACE.into()),
+        };
+        let (text, read) = again(&noted);
+        assert_eq!(text, json!({ "serverAddr": USUAL_SERVER, "activeNamespace": USUAL_NAMESPACE }));
+        assert_eq!(read, noted);
+        std::fs::write(&file, "{").unwrap();
+        assert!(Settings::read_from(&file).unwrap_err().message.contains("settings.json"));
     }
 
     #[test]

@@ -71,10 +71,7 @@ pub async fn can(glide: &Glide, args: CanArgs) -> Result<(), Problem> {
     if allowed {
         return Ok(());
     }
-    Err(Problem::new(&nets::PLUGIN_REFUSED, format!("{} may not reach {}.", args.from, args.to))
-        .at("permit lists as they are in force")
-        .because("at least one end has no rule that permits it")
-        .advising("add the missing rule with `tarbet glide rule add`"))
+    Err(Problem::new(&nets::NOT_PERMITTED, format!("{} may not reach {}.", args.from, args.to)))
 }
 
 pub async fn test(glide: &Glide, file: &Path) -> Result<(), Problem> {

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use reqwest::Method;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tarbet_nets::model::{ANY, Direction, Rule};
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::{ground, nets};
 
-use super::client::Glide;
+use super::client::{self, Glide, escape};
 use crate::output::Format;
 
 #[derive(Debug, Subcommand)]
@@ -56,8 +57,7 @@ pub enum RuleCommand {
 }
 
 pub async fn run(glide: &Glide, command: RuleCommand) -> Result<(), Problem> {
-    let resource =
-        |cloud: &str, name: &str| format!("/namespaces/{}/clouds/{cloud}/resources/{name}", glide.namespace);
+    let resource = |cloud: &str, name: &str| client::resource(&glide.namespace, cloud, name);
     match command {
         RuleCommand::Add { target, rulefile, ping, ssh } => {
             let mut rules = rulefile.as_ref().map_or_else(|| Ok(Vec::new()), |file| read(file))?;
@@ -71,7 +71,7 @@ pub async fn run(glide: &Glide, command: RuleCommand) -> Result<(), Problem> {
             }
             let path = match target.as_slice() {
                 [cloud, name] => format!("{}/applyRules", resource(cloud, name)),
-                tag => format!("/tags/{}/rules", tag.concat()),
+                tag => format!("/tags/{}/rules", escape(&tag.concat())),
             };
             glide.change(Method::POST, &path, json!(rules), "Added.").await
         }
@@ -95,7 +95,7 @@ pub async fn run(glide: &Glide, command: RuleCommand) -> Result<(), Problem> {
             must_exist(glide, &holders, &rules).await?;
             let (method, path) = match target.as_slice() {
                 [cloud, name] => (Method::POST, format!("{}/deleteRules", resource(cloud, name))),
-                tag => (Method::DELETE, format!("/tags/{}/rules", tag.concat())),
+                tag => (Method::DELETE, format!("/tags/{}/rules", escape(&tag.concat()))),
             };
             glide.change(method, &path, json!(rules), "Deleted.").await
         }
@@ -104,7 +104,8 @@ pub async fn run(glide: &Glide, command: RuleCommand) -> Result<(), Problem> {
 
 /// The resources under a tag, by their paths.
 async fn members(glide: &Glide, tag: &str) -> Result<Vec<String>, Problem> {
-    let found = glide.ask(Method::POST, &format!("/tags/{tag}/resolveMembers"), Value::Null).await?;
+    let found =
+        glide.ask(Method::POST, &format!("/tags/{}/resolveMembers", escape(tag)), Value::Null).await?;
     Ok(found.as_array().into_iter().flatten().filter_map(holder).collect())
 }
 
@@ -113,7 +114,7 @@ fn holder(member: &Value) -> Option<String> {
     member["uri"].as_str().filter(|uri| !uri.is_empty())?;
     let mut parts = member["name"].as_str()?.splitn(3, '.');
     let (namespace, cloud, name) = (parts.next()?, parts.next()?, parts.next()?);
-    Some(format!("/namespaces/{namespace}/clouds/{cloud}/resources/{name}"))
+    Some(client::resource(namespace, cloud, name))
 }
 
 /// Refuses names that no rule has: whoever mistypes one would believe that a hole is closed. A rule may be where
@@ -187,7 +188,22 @@ fn read(file: &std::path::Path) -> Result<Vec<Rule>, Problem> {
             .advising("write a list of rules; `tarbet glide rule add --help` shows one")
     };
     let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
-    serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))
+    let rules: Vec<Written> = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    Ok(rules.into_iter().map(|Written(rule)| rule).collect())
+}
+
+/// A rule in a file. A list may be null, as the original takes it; a key that is not known is still a mistake.
+#[derive(Deserialize)]
+#[serde(try_from = "serde_json::Map<String, Value>")]
+struct Written(Rule);
+
+impl TryFrom<serde_json::Map<String, Value>> for Written {
+    type Error = serde_json::Error;
+
+    fn try_from(mut fields: serde_json::Map<String, Value>) -> Result<Self, Self::Error> {
+        fields.retain(|_, value| !value.is_null());
+        serde_json::from_value(Value::Object(fields)).map(Self)
+    }
 }
 
 /// A tag as part of a rule's name.
@@ -229,6 +245,22 @@ mod tests {
         ] {
             assert_eq!(holder(&other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_file_may_say_null_and_nothing_unknown() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("rules.json");
+        std::fs::write(&file, r#"[{"name":"web","dst_port":443,"targets":null,"tags":["a"]}]"#).unwrap();
+        assert_eq!(read(&file).unwrap()[0].tags, ["a"]);
+        std::fs::write(&file, r#"[{"name":"web","dst_prt":443}]"#).unwrap();
+        assert!(read(&file).unwrap_err().cause.contains("dst_prt"));
+    }
+
+    #[test]
+    fn names_are_parts_of_paths_whatever_they_hold() {
+        let odd = json!({ "name": "default.local.a/b?c", "uri": "x" });
+        assert_eq!(holder(&odd).as_deref(), Some("/namespaces/default/clouds/local/resources/a%2Fb%3Fc"));
     }
 
     #[test]

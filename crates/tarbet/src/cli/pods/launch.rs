@@ -8,7 +8,7 @@ use serde_json::json;
 use tarbet_pods::interlink::{Giving, retrieve};
 use tarbet_pods::node::interlink::Interlink;
 use tarbet_pods::plan::quantity::Quantity;
-use tarbet_pods::wire::{Origin, PodCreate, PodStatus};
+use tarbet_pods::wire::{Origin, PodCreate, PodStatus, read};
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::{ground, pods};
 use tarbet_telemetry::supervisor::Signals;
@@ -133,7 +133,7 @@ pub(super) async fn start(
         "spec": {"restartPolicy": "Never", "containers": [container]},
         "status": {"phase": "Pending"},
     });
-    let pod = serde_json::from_value(pod).map_err(|error| {
+    let pod = read(pod.to_string().as_bytes(), "a pod").map_err(|error| {
         Problem::new(&ground::INTERNAL, "The pod cannot be written.").because(error.to_string())
     })?;
     let create = PodCreate { pod, ..Default::default() };

@@ -9,9 +9,10 @@ use tarbet_cluster::{Client, Connect, Source};
 use tarbet_jobs::{Controller, JobMetrics, Remote, RemoteConfig};
 use tarbet_mesh::MeshMetrics;
 use tarbet_pods::node::{self, NodeConfig, Parts};
-use tarbet_telemetry::codes::cluster;
+use tarbet_telemetry::codes::{cluster, ground};
 use tarbet_telemetry::{Coded, Problem, Stage};
 
+use super::served::{self, Served};
 use crate::config::Config;
 use crate::roles::jobs::{connect, identity};
 use crate::roles::process::{Process, bind};
@@ -39,9 +40,11 @@ pub(super) async fn start(
     let source = Source::file(kubeconfig.to_owned());
     let client = connect(&source).await?;
     let kinds = kinds(&client).await?;
+    let here = |needed: &[&str]| needed.iter().all(|kind| kinds.contains(&(*kind).to_owned()));
+    let settings = interlink.map(|interlink| node_settings(&config.node, interlink));
+    note(folder, kubeconfig, settings.as_ref(), here(&[FEDERATIONS, ENTRIES]))?;
     let mut told = BTreeMap::new();
-    if let Some(interlink) = interlink {
-        let settings = node_settings(&config.node, interlink);
+    if let Some(settings) = settings {
         told.insert("node".into(), format!("the virtual node `{}` of that cluster", settings.node_name));
         let parts = Parts {
             client: client.clone(),
@@ -54,7 +57,6 @@ pub(super) async fn start(
         node::start(settings, parts).await.map(drop).map_err(|error| error.problem())?;
     }
     let missing = |needed: &[&str]| not_started(&kinds, needed);
-    let here = |needed: &[&str]| needed.iter().all(|kind| kinds.contains(&(*kind).to_owned()));
     if here(&[REQUESTS, RUNS]) {
         told.insert("jobs".into(), start_jobs(process, config, &client, kubeconfig));
     } else {
@@ -65,9 +67,19 @@ pub(super) async fn start(
     } else {
         told.insert("mesh".into(), missing(&[FEDERATIONS, ENTRIES]));
     }
-    // The folder is named so that a later `down` can say what it leaves to the cluster.
-    tracing::info!(folder = %folder.display(), parts = told.len(), "The cluster is served.");
+    tracing::info!(parts = told.len(), "The cluster is served.");
     Ok(Joined { client, told })
+}
+
+/// Keeps what is about to be put into the cluster for `tarbet down`, which may be called from elsewhere.
+fn note(folder: &Path, kubeconfig: &Path, node: Option<&NodeConfig>, mesh: bool) -> Result<(), Problem> {
+    let node = node.map(|settings| settings.node_name.clone());
+    std::path::absolute(kubeconfig)
+        .and_then(|kubeconfig| served::note(folder, Served { kubeconfig, node, mesh }))
+        .map_err(|error| {
+            Problem::new(&ground::INTERNAL, "What the cluster gets cannot be noted for `tarbet down`.")
+                .because(error.to_string())
+        })
 }
 
 /// Why something is left out, and what would bring each kind that it needs.

@@ -137,12 +137,20 @@ export function way(frame: Frame, from: Point, to: Point): string {
   return `M${from.x} ${from.y} C${from.x} ${from.y + pull} ${to.x} ${to.y - pull} ${to.x} ${to.y}`;
 }
 
-/** The way of a link to the edge of a site's card: on a narrow page along the edge, so that it crosses no other site's card. */
+/**
+ * The way of a link to the edge of a site's card: straight along the neck, for the water is on both sides, then to the
+ * card; on a narrow page along the edge, so that it crosses no other site's card.
+ */
 export function link(frame: Frame, from: Point, to: Point, card: { width: number } | undefined): string {
   if (!card) return way(frame, from, to);
   const edge = to.x - card.width / 2;
-  if (frame.wide) return way(frame, from, { x: edge, y: to.y });
-  const rail = 26;
-  const bend = from.y + 96;
-  return `M${from.x} ${from.y} C${from.x} ${from.y + 70} ${rail} ${from.y + 46} ${rail} ${bend} L${rail} ${to.y - 14} Q${rail} ${to.y} ${rail + 14} ${to.y} L${edge} ${to.y}`;
+  if (frame.wide) {
+    const shore = coasts(frame)[1] + 24;
+    const middle = (shore + edge) / 2;
+    return `M${from.x} ${from.y} L${shore} ${from.y} C${middle} ${from.y} ${middle} ${to.y} ${edge} ${to.y}`;
+  }
+  const [rail, shore] = [26, coasts(frame)[1] + 14];
+  const run = shore + 18;
+  const corner = `Q${rail} ${run} ${rail} ${run + 14} L${rail} ${to.y - 14} Q${rail} ${to.y} ${rail + 14} ${to.y}`;
+  return `M${from.x} ${from.y} L${from.x} ${shore} Q${from.x} ${run} ${from.x - 18} ${run} L${rail + 14} ${run} ${corner} L${edge} ${to.y}`;
 }

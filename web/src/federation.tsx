@@ -1,7 +1,7 @@
 // Federation: what meshes export to and import from one another, and where names collide.
 
 import { useKnown } from "./live";
-import { Command, Empty, ProblemBox, Since, State, plain } from "./pieces";
+import { Away, Command, Empty, ProblemBox, Since, State, plain } from "./pieces";
 import { Table } from "./table";
 import type { Condition, Exports, Federation, Imported, Remote } from "./types";
 
@@ -15,7 +15,7 @@ export function Meshes() {
         <h1>Federation</h1>
         <span class="dim">{plain(gateway?.parts["mesh"])}</span>
       </header>
-      {problems.federation ? <ProblemBox problem={problems.federation} /> : null}
+      {problems.federation ? <ProblemBox problem={problems.federation} /> : <Away away={federation?.away} />}
       {gateway && !served ? (
         <Empty title="No mesh is served from here. Services across meshes need a cluster with Istio:">
           <Command>tarbet up --kubeconfig ~/.kube/config</Command>
@@ -23,7 +23,7 @@ export function Meshes() {
           <Command>tarbet mesh</Command>
         </Empty>
       ) : null}
-      {served && federation?.federations.length === 0 ? (
+      {served && federation?.federations.length === 0 && !federation.away.length ? (
         <Empty title="Nothing is federated: the cluster has no MeshFederation. What would be written can be seen first:">
           <Command>tarbet mesh render -f federation/</Command>
         </Empty>

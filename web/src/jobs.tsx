@@ -3,7 +3,7 @@
 import { cancelRequest, unlockedAs } from "./actions";
 import { useDeeds } from "./deeds";
 import { useKnown } from "./live";
-import { Command, Empty, ProblemBox, Since, State, type Tone, UnlockTo, plain } from "./pieces";
+import { Away, Command, Empty, ProblemBox, Since, State, type Tone, UnlockTo, plain } from "./pieces";
 import { Table } from "./table";
 import type { Job } from "./types";
 
@@ -52,20 +52,25 @@ export function Jobs({ onUnlock }: { onUnlock: () => void }) {
         <h1>Jobs</h1>
         <span class="dim">{plain(gateway?.parts["jobs"])}</span>
       </header>
-      {problems.jobs ? <ProblemBox problem={problems.jobs} /> : null}
+      {problems.jobs ? <ProblemBox problem={problems.jobs} /> : <Away away={jobs?.away} />}
       {refusal}
       {gateway && !served ? (
         <Empty title="No cluster is served from here. Private pipelines on request need one:">
           <Command>tarbet up --kubeconfig ~/.kube/config</Command>
         </Empty>
       ) : null}
-      {served && jobs?.length === 0 ? (
+      {served && jobs?.requests.length === 0 && !jobs.away.length ? (
         <Empty title="Nobody asked for anything yet.">
           <Command>tarbet request submit greet -p who=world --wait</Command>
         </Empty>
       ) : null}
-      <Table columns={["Request", "State", "Namespace", "Pipeline", "Outcome", "When"]} rows={jobs ?? []} row={row} />
-      {jobs?.some(under) && !unlockedAs() ? (
+      <Table columns={["Request", "State", "Namespace", "Pipeline", "Outcome", "When"]} rows={jobs?.requests ?? []} row={row} />
+      {jobs && jobs.total > jobs.requests.length ? (
+        <p class="dim">
+          {jobs.requests.length} of {jobs.total} requests are shown, the newest of those that were read. All of them: <code>tarbet request list</code>
+        </p>
+      ) : null}
+      {jobs?.requests.some(under) && !unlockedAs() ? (
         <UnlockTo onUnlock={onUnlock}>cancel a request</UnlockTo>
       ) : null}
       {dialog}

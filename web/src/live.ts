@@ -1,7 +1,7 @@
 // What the page knows: the newest reading of each panel, and whether the stream is open.
 
 import { useEffect, useReducer } from "preact/hooks";
-import type { AuditLog, Code, Gateway, Health, Job, Meshes, Nets, PodList, Problem, Site, Story, Traffic, VirtualNode, Vitals } from "./types";
+import type { AuditLog, Code, Gateway, Health, JobList, Meshes, Nets, NodeList, PodList, Problem, Site, Story, Traffic, Vitals } from "./types";
 
 export interface Known {
   connection: "opening" | "open" | "lost";
@@ -16,8 +16,8 @@ export interface Known {
   nets?: Nets;
   pods?: PodList;
   audit?: AuditLog;
-  nodes?: VirtualNode[];
-  jobs?: Job[];
+  nodes?: NodeList;
+  jobs?: JobList;
   federation?: Meshes;
   problems: Record<string, Problem>;
   /** Requests a second, newest last. */

@@ -6,23 +6,28 @@ import { useDeeds } from "./deeds";
 import { type Arrow, type Card, arrows, islands } from "./islands";
 import { useKnown } from "./live";
 import { Command, Empty, ProblemBox, State, UnlockTo } from "./pieces";
-import type { Nets, Resource, Rule, Verdict } from "./types";
+import type { Foreign, Nets, Resource, Rule, Verdict } from "./types";
 
 export function Networks({ chosen, onUnlock }: { chosen: string | undefined; onUnlock: () => void }) {
   const { nets, gateway, problems } = useKnown();
   if (gateway && !gateway.panels.includes("nets")) return <Elsewhere />;
   const resource = nets?.resources.find((known) => known.name === chosen);
+  const note = gateway?.parts["nets"]?.split("  ")[1] ?? "";
+  const planning = note.startsWith("planning only");
   return (
     <>
       <header class="view">
         <h1>Networks</h1>
-        <span class="dim">{gateway?.parts["nets"]?.split("  ")[1] ?? ""}</span>
+        <span class="dim">{note}</span>
       </header>
       {problems.nets ? <ProblemBox problem={problems.nets} /> : null}
       {nets && nets.resources.length === 0 ? (
         <Empty title="No resource yet. Each begins with all traffic denied:">
-          <Command>{`tarbet glide resource create ${nets.clouds[0] ?? "local"} web web.json`}</Command>
-          <p class="dim">For a local cloud the description may be as short as {"{}"}.</p>
+          <Command>{`tarbet glide resource create ${nets.clouds[0] ?? "local"} web web.json${planning ? " --plan" : ""}`}</Command>
+          <p class="dim">
+            For a local cloud the description may be as short as {"{}"}.
+            {planning ? " It is only planned, for machines and packet filters need root." : ""}
+          </p>
         </Empty>
       ) : null}
       {nets?.resources.length ? <Picture nets={nets} chosen={chosen} /> : null}
@@ -33,6 +38,7 @@ export function Networks({ chosen, onUnlock }: { chosen: string | undefined; onU
         </div>
       ) : null}
       {nets?.links.length ? <Vpns nets={nets} /> : null}
+      {nets?.networks?.length ? <Foreigners networks={nets.networks} /> : null}
     </>
   );
 }
@@ -276,6 +282,27 @@ function Can({ nets }: { nets: Nets }) {
           </>
         ) : null}
       </div>
+    </section>
+  );
+}
+
+/** Some networks have a space in each of forty regions. */
+const spacesOf = ({ spaces }: Foreign) => (spaces.length > 4 ? `${spaces.slice(0, 3).join(", ")} and ${spaces.length - 3} more` : spaces.join(", "));
+
+function Foreigners({ networks }: { networks: Foreign[] }) {
+  return (
+    <section aria-labelledby="foreign">
+      <h2 id="foreign">Networks of others</h2>
+      <p class="dim">Read-only: their addresses are given to nobody, and nothing is ever changed in them.</p>
+      <ul class="list">
+        {networks.map((network) => (
+          <li key={`${network.cloud} ${network.id}`}>
+            <span class="dim">{network.cloud}</span>
+            <span>{network.name}</span>
+            <span class="dim">{spacesOf(network)}</span>
+          </li>
+        ))}
+      </ul>
     </section>
   );
 }

@@ -2,7 +2,7 @@
 
 import { requestsIn, useKnown } from "./live";
 import { Map } from "./map";
-import { Command, Empty, ProblemBox, Since, State, outcome } from "./pieces";
+import { Command, Empty, ProblemBox, Since, State, outcome, wanted } from "./pieces";
 
 const count = (number: number) => number.toLocaleString("en");
 
@@ -23,12 +23,12 @@ export function Overview() {
       ))}
       <Map />
       <div class="tiles">
-        <Tile href="#/sites" value={count(connected)} of={count(sites.length)} name="sites connected" />
-        <Tile href="#/sites" value={count(links)} name={links === 1 ? "link held" : "links held"} />
+        <Tile href="#/sites" value={known.sites ? count(connected) : "–"} of={known.sites ? count(sites.length) : undefined} name="sites connected" />
+        <Tile href="#/sites" value={known.sites ? count(links) : "–"} name={links === 1 ? "link held" : "links held"} />
         <Tile href="#/requests" value={count(passed + failed)} name={`requests, ${count(failed)} failed · ${count(rate)}/s`}>
           <Spark rates={known.rates} />
         </Tile>
-        <Tile href="#/health" value={count(ready)} of={count(parts.length)} name="parts ready" />
+        <Tile href="#/health" value={known.health ? count(ready) : "–"} of={known.health ? count(parts.length) : undefined} name="parts ready" />
       </div>
       <div class="columns">
         <Attention />
@@ -41,7 +41,7 @@ export function Overview() {
 interface TileProps {
   href: string;
   value: string;
-  of?: string;
+  of?: string | undefined;
   name: string;
   children?: preact.ComponentChildren;
 }
@@ -70,6 +70,9 @@ function Spark({ rates }: { rates: number[] }) {
   );
 }
 
+/** Nothing is known yet, so nothing is claimed. */
+const Waiting = () => <p class="dim calm">Waiting for the gateway to tell.</p>;
+
 function Attention() {
   const { sites, health, requests } = useKnown();
   const away = (sites ?? []).filter((site) => !site.connected);
@@ -83,6 +86,8 @@ function Attention() {
         <Empty title="No site yet. A site is a place that dials in.">
           <Command>tarbet site add lab</Command>
         </Empty>
+      ) : !sites || !health ? (
+        <Waiting />
       ) : calm ? (
         <p class="calm">
           <State tone="good">Nothing. All sites are connected and all parts are ready.</State>
@@ -111,7 +116,7 @@ function Attention() {
           {failed.map((story) => (
             <li key={story.id}>
               <State tone="bad">{outcome(story).text}</State>
-              <a href={`#/requests/${story.id}`}>{story.wants}</a>
+              <a href={`#/requests/${story.id}`}>{wanted(story)}</a>
               <span class="dim">
                 {story.site}, <Since when={story.began} />
               </span>
@@ -133,13 +138,15 @@ function Newest() {
           {requests.slice(0, 6).map((story) => (
             <li key={story.id}>
               <State tone={outcome(story).tone}>{outcome(story).text}</State>
-              <a href={`#/requests/${story.id}`}>{story.wants}</a>
+              <a href={`#/requests/${story.id}`}>{wanted(story)}</a>
               <span class="dim">
                 {story.site}, <Since when={story.began} />
               </span>
             </li>
           ))}
         </ul>
+      ) : !requests ? (
+        <Waiting />
       ) : (
         <Empty title="No request has passed yet.">
           <Command>tarbet kube login lab</Command>

@@ -68,6 +68,17 @@ export function ProblemBox({ problem }: { problem: Problem }) {
   );
 }
 
+/** Clusters that did not answer, beside what the others told. */
+export function Away({ away }: { away: Problem[] | undefined }) {
+  return (
+    <>
+      {(away ?? []).map((problem) => (
+        <ProblemBox key={problem.hop} problem={problem} />
+      ))}
+    </>
+  );
+}
+
 export function ago(when: string, now = Date.now()): string {
   const seconds = Math.max(0, Math.round((now - Date.parse(when)) / 1000));
   if (seconds < 5) return "just now";
@@ -109,6 +120,9 @@ export function outcome(story: Story): { tone: Tone; text: string } {
   if (last.includes("waiting")) return { tone: "wait", text: "waits" };
   return { tone: "wait", text: "under way" };
 }
+
+/** What a request wants, in words: of what is sealed up to the agent a gateway sees no more than that. */
+export const wanted = (story: Story) => (story.wants === "tls" ? "a sealed stream" : story.wants);
 
 /** The native dialog: it keeps the focus inside and gives it back. */
 export function Dialog(props: { title: string; onClose: () => void; children: ComponentChildren }) {

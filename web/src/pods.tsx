@@ -3,8 +3,8 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Refused, text } from "./actions";
 import { useKnown } from "./live";
-import { Command, Empty, ProblemBox, State, type Tone } from "./pieces";
-import type { Container, Pod, Problem, VirtualNode } from "./types";
+import { Away, Command, Empty, ProblemBox, State, type Tone } from "./pieces";
+import type { Container, NodeList, Pod, Problem } from "./types";
 
 const tones: Record<Container["state"], Tone> = { running: "good", ended: "plain", failed: "bad", waiting: "wait", unknown: "wait" };
 
@@ -15,6 +15,8 @@ export function Pods({ uid }: { uid: string | undefined }) {
     return (
       <>
         <h1>Pods</h1>
+        {problems.nodes ? <ProblemBox problem={problems.nodes} /> : null}
+        {nodes ? <Nodes {...nodes} /> : null}
         <Empty title="No pods are run from this process. Start an API server and a plugin, or everything together:">
           <Command>tarbet plugin docker</Command>
           <p class="dim">and</p>
@@ -30,7 +32,8 @@ export function Pods({ uid }: { uid: string | undefined }) {
         {pods ? pods.runtime === "ok" ? <State tone="good">{gateway?.parts["pods"]?.split("  ")[1] ?? "ready"}</State> : <State tone="bad">{pods.runtime}</State> : null}
       </header>
       {problems.pods ? <ProblemBox problem={problems.pods} /> : null}
-      {nodes ? <Nodes nodes={nodes} /> : null}
+      {problems.nodes ? <ProblemBox problem={problems.nodes} /> : null}
+      {nodes ? <Nodes {...nodes} /> : null}
       {pods?.pods.length === 0 ? (
         <Empty title="No pod runs here. Try one:">
           <Command>tarbet pods run --detach busybox -- echo hello</Command>
@@ -143,12 +146,13 @@ function Log({ pod }: { pod: Pod }) {
   );
 }
 
-function Nodes({ nodes }: { nodes: VirtualNode[] }) {
+function Nodes({ nodes, away }: NodeList) {
   return (
     <section aria-labelledby="nodes">
       <h2 id="nodes">Virtual nodes</h2>
-      {nodes.length === 0 ? <p class="dim">The cluster has none.</p> : null}
-      <ul class="list">
+      <Away away={away} />
+      {nodes.length === 0 && !away.length ? <p class="dim">The cluster has none.</p> : null}
+      <ul class="list nodes">
         {nodes.map((node) => (
           <li key={node.name}>
             <State tone={node.ready ? "good" : "bad"}>{node.ready ? "ready" : "not ready"}</State>

@@ -2,7 +2,7 @@
 
 import { useState } from "preact/hooks";
 import { requestsIn, useKnown } from "./live";
-import { Command, Empty, ProblemBox, Since, State, outcome, took } from "./pieces";
+import { Command, Empty, ProblemBox, Since, State, outcome, took, wanted } from "./pieces";
 import { Table } from "./table";
 import type { Story } from "./types";
 
@@ -47,7 +47,7 @@ function Row({ story, chosen }: { story: Story; chosen: boolean }) {
         <State tone={tone}>{text}</State>
       </th>
       <td data-name="Wants" class="wants">
-        <a href={chosen ? "#/requests" : `#/requests/${story.id}`}>{story.wants}</a>
+        <a href={chosen ? "#/requests" : `#/requests/${story.id}`}>{wanted(story)}</a>
       </td>
       <td data-name="Site">
         <a href={`#/sites/${encodeURIComponent(story.site)}`}>{story.site}</a>
@@ -65,7 +65,7 @@ function Told({ story }: { story: Story }) {
   const end = Math.max(1, story.steps.at(-1)?.afterUs ?? 1);
   return (
     <section class="told" aria-labelledby="told">
-      <h2 id="told">{story.wants}</h2>
+      <h2 id="told">{wanted(story)}</h2>
       <p class="dim">
         <code>{story.id}</code> by {story.principal} at {story.gateway}
       </p>

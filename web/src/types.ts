@@ -99,11 +99,21 @@ export interface Resource {
   rules: number;
 }
 
+export interface Foreign {
+  id: string;
+  name: string;
+  cloud: string;
+  region: string;
+  spaces: string[];
+}
+
 export interface Nets {
   clouds: string[];
   resources: Resource[];
   links: { name: string; from: string; to: string; complete: boolean; tunnels: number }[];
   flows: { from: string; to: string; what: string[] }[];
+  /** Networks that others made, as they were imported; older orchestrators tell of none. */
+  networks?: Foreign[];
   /** All open flows; the list may be shorter. */
   open: number;
   tags: number;
@@ -149,6 +159,19 @@ export interface VirtualNode {
   ready: boolean;
   reason: string | null;
   capacity: Record<string, string>;
+}
+
+/** Virtual nodes, and the clusters that did not answer. */
+export interface NodeList {
+  nodes: VirtualNode[];
+  away: Problem[];
+}
+
+/** The newest requests of so many, and the clusters that did not answer. */
+export interface JobList {
+  requests: Job[];
+  total: number;
+  away: Problem[];
 }
 
 export interface Job {
@@ -220,6 +243,7 @@ export interface Meshes {
   federations: Federation[];
   rules: Exports[];
   imported: Imported[];
+  away: Problem[];
 }
 
 export interface Entry {

@@ -1,3 +1,5 @@
+use std::io::Read;
+
 use super::served::served;
 
 #[tokio::test]
@@ -17,9 +19,33 @@ async fn the_page_and_its_files_are_served_with_a_strict_policy() {
         assert_eq!(header("x-content-type-options"), "nosniff");
         assert!(!answer.headers().contains_key("set-cookie"));
         let tag = header("etag");
+        assert!(tag.starts_with("W/"), "one tag stands for two forms of {path}: {tag}");
         let again =
             reqwest::Client::new().get(format!("{}{path}", console.url)).header("if-none-match", &tag);
         assert_eq!(again.send().await.unwrap().status(), 304, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn the_page_is_packed_for_whoever_takes_it_so() {
+    let console = served().await;
+    let script = include_bytes!("../../dist/app.js");
+    for (takes, packed) in [(None, false), (Some("br, gzip"), true), (Some("gzip;q=0"), false)] {
+        let mut asked = reqwest::Client::new().get(format!("{}/app.js", console.url));
+        if let Some(takes) = takes {
+            asked = asked.header("accept-encoding", takes);
+        }
+        let answer = asked.send().await.unwrap();
+        assert_eq!(answer.headers().contains_key("content-encoding"), packed, "{takes:?}");
+        assert_eq!(answer.headers()["vary"], "accept-encoding");
+        let body = answer.bytes().await.unwrap();
+        if packed {
+            let mut plain = Vec::new();
+            flate2::read::GzDecoder::new(&body[..]).read_to_end(&mut plain).unwrap();
+            assert!(body.len() < script.len() / 2 && plain == script, "{} bytes", body.len());
+        } else {
+            assert!(body[..] == script[..], "{takes:?}");
+        }
     }
 }
 

@@ -65,6 +65,11 @@ impl Dockerd {
         format!("unix://{}", self.socket().display())
     }
 
+    /// The last lines of its log, for a test that waited in vain.
+    pub fn log_tail(&self) -> String {
+        self.process.log_tail()
+    }
+
     /// Its process, for faults not named here.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process

@@ -42,6 +42,7 @@ mod strange;
 mod tekton;
 mod terminal;
 mod tools;
+mod typed;
 mod verified;
 
 pub use booted::Booted;

@@ -30,7 +30,7 @@ use rustix::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::{eventually::Outcome, folder::Folder};
+use crate::{eventually::Outcome, folder::Folder, typed::line};
 
 /// Runs the program only if the parent is still the one that launched it: had it died before
 /// the death signal was set, nobody would ever send that signal.
@@ -82,6 +82,14 @@ impl Program {
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
+    }
+
+    /// The line that a person would type for it, with the program under this name.
+    pub(crate) fn typed(&self, name: &str) -> String {
+        let variables =
+            self.env.iter().map(|(name, value)| (name.to_string_lossy(), value.to_string_lossy()));
+        let words = self.args.iter().map(|word| word.to_string_lossy());
+        line(variables, [name.into()].into_iter().chain(words))
     }
 
     fn command(&self, log: &Path) -> io::Result<Command> {

@@ -1,12 +1,15 @@
 //! The product itself as a part: its binary, run as users run it, on leased ports.
 
+use std::borrow::Cow;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use tokio::process::Command;
 
+use crate::typed::line;
 use crate::{Folder, Lease, Process, Program};
 
 /// How long a role may take to be ready on a busy machine.
@@ -15,11 +18,17 @@ const READY: Duration = Duration::from_mins(1);
 const GRACE: Duration = Duration::from_secs(70);
 /// An account with no power that every machine has.
 const NOBODY: u32 = 65534;
+/// What people call the program.
+const NAME: &str = "tarbet";
 
 /// An installation: one binary, one folder, one certificate authority, one secret among gateways.
 pub struct Product {
     binary: PathBuf,
     folder: Folder,
+    /// Who is told each command as it is run.
+    tell: Option<fn(&str)>,
+    /// The gateway and the token that were told last.
+    exported: Mutex<String>,
 }
 
 impl Product {
@@ -28,7 +37,39 @@ impl Product {
         let folder = Folder::new("product")?;
         // Any 32 bytes will do; it protects loopback for the length of a test.
         folder.write("gateways.secret", "dGFyYmV0LXRlc3QtYmVkLXNlY3JldC0wMTIzNDU2Nzg=\n")?;
-        Ok(Self { binary: binary.into(), folder })
+        Ok(Self { binary: binary.into(), folder, tell: None, exported: Mutex::default() })
+    }
+
+    /// The same installation, whose commands are told as they are run, as a person would type them.
+    #[must_use]
+    pub fn telling(mut self, tell: fn(&str)) -> Self {
+        self.tell = Some(tell);
+        self
+    }
+
+    fn told(&self, words: &[&str]) {
+        if let Some(tell) = self.tell {
+            tell(&line([], [NAME].iter().chain(words).map(|word| Cow::from(*word))));
+        }
+    }
+
+    /// What commands find in their environment is told when it is another than before.
+    fn tell_environment(&self, variables: &[(&str, String)]) {
+        let Some(tell) = self.tell else { return };
+        let variables = variables.iter().map(|(name, value)| (Cow::from(*name), Cow::from(value)));
+        let now = format!("export {}", line(variables, []));
+        let mut exported = self.exported.lock().unwrap_or_else(PoisonError::into_inner);
+        if *exported != now {
+            tell(&now);
+            *exported = now;
+        }
+    }
+
+    fn start(&self, name: &str, program: Program) -> Result<Process> {
+        if let Some(tell) = self.tell {
+            tell(&program.typed(NAME));
+        }
+        Process::start(&self.folder, name, program.grace(GRACE))
     }
 
     /// The same installation with another binary, such as a script around the first.
@@ -65,15 +106,16 @@ impl Product {
 
     /// Runs a command against a gateway with the token in this file.
     pub async fn run_as(&self, gateway: &Gateway, token: &Path, args: &[&str]) -> Result<String> {
-        let output = Command::new(&self.binary)
-            .args(args)
-            .env("TARBET_SERVER", gateway.api())
-            .env("TARBET_KUBERNETES", gateway.kubernetes())
-            .env("TARBET_TOKEN_FILE", token)
-            .env("TARBET_CA_FILE", self.authority())
-            .kill_on_drop(true)
-            .output()
-            .await?;
+        let variables = [
+            ("TARBET_SERVER", gateway.api()),
+            ("TARBET_KUBERNETES", gateway.kubernetes()),
+            ("TARBET_TOKEN_FILE", token.display().to_string()),
+            ("TARBET_CA_FILE", self.authority().display().to_string()),
+        ];
+        self.tell_environment(&variables);
+        self.told(args);
+        let output =
+            Command::new(&self.binary).args(args).envs(variables).kill_on_drop(true).output().await?;
         if !output.status.success() {
             bail!(
                 "tarbet {} ended with {}: {}",
@@ -111,7 +153,7 @@ impl Product {
         );
         let file = self.folder.write(&format!("{name}.yaml"), &config)?;
         let program = Program::new(&self.binary).args(["gateway", "--config"]).arg(file).args(extra);
-        let process = Process::start(&self.folder, name, program.grace(GRACE))?;
+        let process = self.start(name, program)?;
         let mut gateway = Gateway { process, ports };
         gateway.ready().await.with_context(|| format!("the gateway {name} did not become ready"))?;
         Ok(gateway)
@@ -136,7 +178,7 @@ impl Product {
         for gateway in gateways {
             program = program.args(["--gateway", &gateway.agents()]);
         }
-        let process = Process::start(&self.folder, name, program.args(extra).grace(GRACE))?;
+        let process = self.start(name, program.args(extra))?;
         let mut agent = Agent { process, ports };
         agent.ready().await.with_context(|| format!("the agent {name} did not become ready"))?;
         Ok(agent)
@@ -177,6 +219,9 @@ impl Product {
         for (variable, value) in environment {
             program = program.env(variable, value);
         }
+        if let Some(tell) = self.tell {
+            tell(&program.typed("setpriv"));
+        }
         let process = Process::start(&self.folder, name, program.grace(GRACE))?;
         let mut agent = Agent { process, ports };
         agent.ready().await.with_context(|| format!("the agent {name} did not become ready"))?;
@@ -191,7 +236,7 @@ impl Product {
         for (variable, value) in environment {
             program = program.env(variable, value);
         }
-        let process = Process::start(&self.folder, name, program.grace(GRACE))?;
+        let process = self.start(name, program)?;
         let mut role = Agent { process, ports };
         role.ready().await.with_context(|| format!("the role {name} did not become ready"))?;
         Ok(role)
@@ -199,8 +244,11 @@ impl Product {
 
     /// Runs a command that needs no gateway, and gives its exit code and what it prints.
     pub async fn command(&self, args: &[&str]) -> Result<(Option<i32>, String)> {
+        self.told(args);
         let output = Command::new(&self.binary).args(args).kill_on_drop(true).output().await?;
-        let said = [output.stdout, output.stderr].concat();
+        // What a command says beside its answer, such as how far it is, is no part of that.
+        let answered = output.status.success() && !output.stdout.is_empty();
+        let said = if answered { output.stdout } else { [output.stdout, output.stderr].concat() };
         Ok((output.status.code(), String::from_utf8_lossy(&said).trim_end().to_owned()))
     }
 }

@@ -16,8 +16,8 @@ const SOON: Duration = Duration::from_mins(1);
 const COUNTED: [(&str, &str, &str); 8] = [
     ("sites", "", "sites"),
     ("requests", "", "requests through the gateway"),
-    ("jobs", "", "requests for pipelines"),
-    ("nodes", "", "virtual nodes"),
+    ("jobs", "/requests", "requests for pipelines"),
+    ("nodes", "/nodes", "virtual nodes"),
     ("pods", "/pods", "pods"),
     ("nets", "/resources", "machines in clouds"),
     ("federation", "/imported", "services of another mesh"),

@@ -28,8 +28,7 @@ pub(crate) async fn walk(
     };
     tour.step(
         "A tag stands for the pods of a virtual node or of an exported service: one starts, and the flow is open",
-        "kubectl apply -f service.yaml -f pod.yaml\n\
-         tarbet glide follow workers=node/edge pay=service/default/pay --kubeconfig FILE",
+        "kubectl apply -f service.yaml -f pod.yaml",
         async {
             let address = worker.ip().to_string();
             kubectl.apply(&service()).await?;
@@ -50,22 +49,26 @@ pub(crate) async fn walk(
         },
     )
     .await?;
-    tour.step("The pod goes, and the flow is closed", "kubectl delete pod hand", async {
-        kubectl.run(&["delete", "pod", "hand", "--wait=true", "--grace-period=1"]).await?;
-        eventually(SOON, "both tags to be empty", || async {
-            let (workers, pay) = followed().await?;
-            ensure!(workers.is_empty() && pay.is_empty(), "{workers:?}, {pay:?}");
-            Ok(())
-        })
-        .await?;
-        eventually(SOON, "the flow to be closed", || async {
-            ensure!(!world.reaches("west", "worker", web, DENIED).await?, "it still passes");
-            Ok(())
-        })
-        .await?;
-        kubectl.run(&["delete", "service", "pay"]).await?;
-        Ok(((), "worker no longer reaches web".to_owned()))
-    })
+    tour.step(
+        "The pod goes, and the flow is closed",
+        "kubectl delete pod hand --wait=true --grace-period=1",
+        async {
+            kubectl.run(&["delete", "pod", "hand", "--wait=true", "--grace-period=1"]).await?;
+            eventually(SOON, "both tags to be empty", || async {
+                let (workers, pay) = followed().await?;
+                ensure!(workers.is_empty() && pay.is_empty(), "{workers:?}, {pay:?}");
+                Ok(())
+            })
+            .await?;
+            eventually(SOON, "the flow to be closed", || async {
+                ensure!(!world.reaches("west", "worker", web, DENIED).await?, "it still passes");
+                Ok(())
+            })
+            .await?;
+            kubectl.run(&["delete", "service", "pay"]).await?;
+            Ok(((), "worker no longer reaches web".to_owned()))
+        },
+    )
     .await
 }
 

@@ -1,7 +1,7 @@
 //! The tour behind `make demo`: the product driven from outside, with real parts, step by step.
 //!
-//! Each step prints the command a user would type, what it proves and how long it took. The tour
-//! ends with a count; whatever it started ends with it.
+//! Each step prints the commands that it runs as a user would type them, what it proves and how long it
+//! took. The tour ends with a count; whatever it started ends with it.
 
 mod console;
 mod crossings;
@@ -33,7 +33,7 @@ async fn main() -> ExitCode {
             None => Box::pin(walk(&mut tour, binary)).await,
             Some("reach") => stay(&reach::walk(&mut tour, &binary).await?).await,
             Some("nets") => {
-                let product = Product::new(binary)?;
+                let product = Product::new(binary)?.telling(steps::typed);
                 Box::pin(nets::walk(&mut tour, &product, None)).await?.leave(&mut tour).await
             }
             Some(other) => {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tarbet_testbed::product::{Agent, Gateway, Product};
 use tarbet_testbed::{ControlPlane, Istiod, Kubectl, Lease, MeshLab, Pair, eventually};
 
-use crate::steps::{Tour, chapter};
+use crate::steps::{Tour, chapter, typed};
 
 const SOON: Duration = Duration::from_mins(2);
 const KINDS: [&str; 3] = ["meshfederations", "federationservicerules", "importedservices"];
@@ -49,13 +49,11 @@ pub(crate) async fn walk(tour: &mut Tour, binary: &Path) -> Result<Meshes> {
         .await?;
     let (east, west) = (&pair.public, &pair.private);
 
-    let (product, ports) = (Product::new(binary)?, Lease::block(4)?);
+    let (product, ports) = (Product::new(binary)?.telling(typed), Lease::block(4)?);
     let controllers = tour
         .step(
             "Two objects in each mesh, and a controller that hears the other; nobody gets the other's kubeconfig",
-            "kubectl apply -f federation.yaml -f rules.yaml\n\
-             tarbet mesh --kubeconfig east.kubeconfig --discovery west=HOST:15080\n\
-             tarbet mesh --kubeconfig west.kubeconfig --discovery east=HOST:15080",
+            "kubectl apply -f federation.yaml -f rules.yaml",
             async {
                 declare(&east.kubectl(), "east", "west", MeshLab::GATEWAY).await?;
                 declare(&west.kubectl(), "west", "east", "192.0.2.2").await?;
@@ -134,8 +132,7 @@ async fn through_the_link(
     let made = tour
         .step(
             "The wire to west's gateway is cut; discovery and calls go through west's site instead, whose agent dials out",
-            "tarbet site add lab\ntarbet agent --gateway URL --token-file lab.token --policy policy.yaml\n\
-             tarbet mesh --via-site west=lab --carry west=:15543",
+            "",
             async {
                 lab.cut_direct_way()?;
                 lab.cable_to_gate(door).await?;

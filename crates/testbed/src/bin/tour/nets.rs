@@ -35,56 +35,36 @@ pub(crate) async fn walk<'a>(
 ) -> Result<World<'a>> {
     chapter("Nets: who may talk to whom, across two clouds, by name");
     let world = tour
-        .step(
-            "Two local clouds, made of network namespaces, and one orchestrator for both",
-            "sudo tarbet cloud local --name east --listen 127.0.0.1:8087\n\
-             sudo tarbet cloud local --name west --listen 127.0.0.1:8097\n\
-             tarbet nets -c nets.yaml",
-            async {
-                let world = World::start(product, scene.map(Scene::nets_port)).await?;
-                let list = world.glide(&["namespace", "list"]).await?;
-                Ok((world, list))
-            },
-        )
+        .step("Two local clouds, made of network namespaces, and one orchestrator for both", "", async {
+            let world = World::start(product, scene.map(Scene::nets_port)).await?;
+            let list = world.glide(&["namespace", "list"]).await?;
+            Ok((world, list))
+        })
         .await?;
     let (web, worker) = tour
-        .step(
-            "A machine in each; their networks, addresses and filters are made with them",
-            "tarbet glide resource create east web web.json\ntarbet glide resource create west worker worker.json",
-            async {
-                let web = world.machine("east", "web").await?;
-                let worker = world.machine("west", "worker").await?;
-                Ok(((web, worker), world.glide(&["resource", "list"]).await?))
-            },
-        )
+        .step("A machine in each; their networks, addresses and filters are made with them", "", async {
+            let web = world.machine("east", "web").await?;
+            let worker = world.machine("west", "worker").await?;
+            Ok(((web, worker), world.glide(&["resource", "list"]).await?))
+        })
         .await?;
-    tour.step(
-        "Nothing passes: every machine begins with all traffic denied",
-        "tarbet glide can default.west.worker default.east.web:8000",
-        async {
-            ensure!(!world.reaches("west", "worker", web, DENIED).await?, "a packet passed");
-            ensure!(!world.reaches("east", "web", worker, DENIED).await?, "a packet passed");
-            let (code, said) = world.ask(&["can", "default.west.worker", "default.east.web:8000"]).await?;
-            ensure!(code == Some(4), "it ended with {code:?}: {said}");
-            Ok(((), said.lines().take(3).collect::<Vec<_>>().join("\n")))
-        },
-    )
+    tour.step("Nothing passes: every machine begins with all traffic denied", "", async {
+        ensure!(!world.reaches("west", "worker", web, DENIED).await?, "a packet passed");
+        ensure!(!world.reaches("east", "web", worker, DENIED).await?, "a packet passed");
+        let (code, said) = world.ask(&["can", "default.west.worker", "default.east.web:8000"]).await?;
+        ensure!(code == Some(4), "it ended with {code:?}: {said}");
+        Ok(((), said.lines().take(3).collect::<Vec<_>>().join("\n")))
+    })
     .await?;
-    tour.step(
-        "A plan says which calls would be made, and makes none",
-        "tarbet glide rule add east web --rulefile web-rules.json --plan",
-        async {
-            world.glide(&["tag", "set", "workers", "--children", "default.west.worker"]).await?;
-            let rules = world.rules("web-rules", "inbound", "workers")?;
-            Ok(((), world.glide(&["rule", "add", "east", "web", "--rulefile", &rules, "--plan"]).await?))
-        },
-    )
+    tour.step("A plan says which calls would be made, and makes none", "", async {
+        world.glide(&["tag", "set", "workers", "--children", "default.west.worker"]).await?;
+        let rules = world.rules("web-rules", "inbound", "workers")?;
+        Ok(((), world.glide(&["rule", "add", "east", "web", "--rulefile", &rules, "--plan"]).await?))
+    })
     .await?;
     tour.step(
         "A rule by tag at each end opens exactly that flow; the VPN between the clouds follows",
-        "tarbet glide tag set workers --children default.west.worker\n\
-         tarbet glide rule add east web --rulefile web-rules.json\n\
-         tarbet glide rule add west worker --rulefile worker-rules.json",
+        "",
         async {
             let inward = world.rules("web-rules", "inbound", "workers")?;
             let outward = world.rules("worker-rules", "outbound", "default.east.web")?;
@@ -104,33 +84,25 @@ pub(crate) async fn walk<'a>(
         },
     )
     .await?;
-    tour.step(
-        "The picture: clouds, the VPN between them, and what may pass",
-        "tarbet topology --nets",
-        async {
-            let drawn = world.topology(&["-o", "text"]).await?;
-            ensure!(drawn.contains("VPN") && drawn.contains("tcp/8000"), "{drawn}");
-            let svg = world.topology(&["-o", "svg"]).await?;
-            ensure!(svg.starts_with("<svg") && svg.contains("default.east.web"), "{svg}");
-            let file = std::env::temp_dir().join("tarbet-networks.svg");
-            std::fs::write(&file, svg)?;
-            Ok(((), format!("{drawn}\nfor a slide: {}", file.display())))
-        },
-    )
+    tour.step("The picture: clouds, the VPN between them, and what may pass", "", async {
+        let drawn = world.topology(&["-o", "text"]).await?;
+        ensure!(drawn.contains("VPN") && drawn.contains("tcp/8000"), "{drawn}");
+        let svg = world.topology(&["-o", "svg"]).await?;
+        ensure!(svg.starts_with("<svg") && svg.contains("default.east.web"), "{svg}");
+        let file = std::env::temp_dir().join("tarbet-networks.svg");
+        std::fs::write(&file, svg)?;
+        Ok(((), format!("{drawn}\nfor a slide: {}", file.display())))
+    })
     .await?;
-    tour.step(
-        "Taking the member out of the tag closes the flow again",
-        "tarbet glide tag delete workers --member default.west.worker",
-        async {
-            world.glide(&["tag", "delete", "workers", "--member", "default.west.worker"]).await?;
-            eventually(SOON, "the flow to be closed", || async {
-                ensure!(!world.reaches("west", "worker", web, DENIED).await?, "it still passes");
-                Ok(())
-            })
-            .await?;
-            Ok(((), "worker no longer reaches web".to_owned()))
-        },
-    )
+    tour.step("Taking the member out of the tag closes the flow again", "", async {
+        world.glide(&["tag", "delete", "workers", "--member", "default.west.worker"]).await?;
+        eventually(SOON, "the flow to be closed", || async {
+            ensure!(!world.reaches("west", "worker", web, DENIED).await?, "it still passes");
+            Ok(())
+        })
+        .await?;
+        Ok(((), "worker no longer reaches web".to_owned()))
+    })
     .await?;
     if let Some(scene) = scene {
         follow::walk(tour, &world, &scene.plane, (web, worker)).await?;
@@ -141,18 +113,14 @@ pub(crate) async fn walk<'a>(
 impl<'a> World<'a> {
     /// Removes the machines.
     pub(crate) async fn leave(self, tour: &mut Tour) -> Result<()> {
-        tour.step(
-            "Removing the machines and what nothing needs any more leaves nothing behind",
-            "tarbet glide resource delete east web\ntarbet glide resource delete west worker\ntarbet glide prune",
-            async {
-                self.glide(&["resource", "delete", "east", "web"]).await?;
-                self.glide(&["resource", "delete", "west", "worker"]).await?;
-                self.glide(&["prune"]).await?;
-                let left = self.lab.namespaces();
-                ensure!(left.is_empty(), "namespaces are left: {left:?}");
-                Ok(((), "network namespaces left: 0".to_owned()))
-            },
-        )
+        tour.step("Removing the machines and what nothing needs any more leaves nothing behind", "", async {
+            self.glide(&["resource", "delete", "east", "web"]).await?;
+            self.glide(&["resource", "delete", "west", "worker"]).await?;
+            self.glide(&["prune"]).await?;
+            let left = self.lab.namespaces();
+            ensure!(left.is_empty(), "namespaces are left: {left:?}");
+            Ok(((), "network namespaces left: 0".to_owned()))
+        })
         .await
     }
 

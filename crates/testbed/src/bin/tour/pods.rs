@@ -44,43 +44,37 @@ pub(crate) async fn walk(tour: &mut Tour, scene: &Scene) -> Result<Edge> {
         "kubelet",
     )?;
     let roles = tour
-        .step(
-            "Plugin, API server and virtual node, each also exchangeable for interLink's own",
-            "tarbet plugin docker\ntarbet interlink\ntarbet node --nodename edge",
-            async {
-                let (plugin_root, api_root) =
-                    (roots.join("plugin").display().to_string(), roots.join("api").display().to_string());
-                let plugin = ["plugin", "docker", "--listen", &plugin_at, "--data-root", &plugin_root];
-                let plugin =
-                    product.role("plugin-docker", &plugin, &[("DOCKER_HOST", &docker.url())]).await?;
-                let sidecar = ports.port(0).to_string();
-                let variables = [("SIDECARURL", "http://127.0.0.1"), ("SIDECARPORT", sidecar.as_str())];
-                let api = ["interlink", "--listen", &api_at, "--data-root", &api_root];
-                let api = product.role("interlink", &api, &variables).await?;
-                let (url, kubeconfig) =
-                    (format!("http://{api_at}"), plane.kubeconfig().display().to_string());
-                let cert = format!("node.KubeletCertFile={}", files.certificate.display());
-                let key = format!("node.KubeletKeyFile={}", files.key.display());
-                let node = [
-                    "node",
-                    "--nodename",
-                    "edge",
-                    "--interlink-url",
-                    &url,
-                    "--kubeconfig",
-                    &kubeconfig,
-                    "--kubelet-listen",
-                    &kubelet_at,
-                    "--set",
-                    &cert,
-                    "--set",
-                    &key,
-                ];
-                let node = product.role("node", &node, &[]).await?;
-                let nodes = plane.kubectl().run(&["get", "nodes"]).await?;
-                Ok(([plugin, api, node], nodes))
-            },
-        )
+        .step("Plugin, API server and virtual node, each also exchangeable for interLink's own", "", async {
+            let (plugin_root, api_root) =
+                (roots.join("plugin").display().to_string(), roots.join("api").display().to_string());
+            let plugin = ["plugin", "docker", "--listen", &plugin_at, "--data-root", &plugin_root];
+            let plugin = product.role("plugin-docker", &plugin, &[("DOCKER_HOST", &docker.url())]).await?;
+            let sidecar = ports.port(0).to_string();
+            let variables = [("SIDECARURL", "http://127.0.0.1"), ("SIDECARPORT", sidecar.as_str())];
+            let api = ["interlink", "--listen", &api_at, "--data-root", &api_root];
+            let api = product.role("interlink", &api, &variables).await?;
+            let (url, kubeconfig) = (format!("http://{api_at}"), plane.kubeconfig().display().to_string());
+            let cert = format!("node.KubeletCertFile={}", files.certificate.display());
+            let key = format!("node.KubeletKeyFile={}", files.key.display());
+            let node = [
+                "node",
+                "--nodename",
+                "edge",
+                "--interlink-url",
+                &url,
+                "--kubeconfig",
+                &kubeconfig,
+                "--kubelet-listen",
+                &kubelet_at,
+                "--set",
+                &cert,
+                "--set",
+                &key,
+            ];
+            let node = product.role("node", &node, &[]).await?;
+            let nodes = plane.kubectl().run(&["get", "nodes"]).await?;
+            Ok(([plugin, api, node], nodes))
+        })
         .await?;
 
     let kubectl = plane.kubectl();
@@ -121,16 +115,20 @@ pub(crate) async fn walk(tour: &mut Tour, scene: &Scene) -> Result<Edge> {
         },
     )
     .await?;
-    tour.step("Deleting the pod removes its containers", "kubectl delete pod busy", async {
-        kubectl.run(&["delete", "pod", "busy", "--wait=true", "--grace-period=1"]).await?;
-        let left = eventually(SOON, "the containers to go", || async {
-            let left = docker.docker(&["ps", "--all", "--quiet"]).await?;
-            ensure!(left.trim().is_empty(), "containers: {left}");
-            Ok(left)
-        })
-        .await?;
-        Ok(((), format!("containers left: {}", left.lines().count())))
-    })
+    tour.step(
+        "Deleting the pod removes its containers",
+        "kubectl delete pod busy --wait=true --grace-period=1",
+        async {
+            kubectl.run(&["delete", "pod", "busy", "--wait=true", "--grace-period=1"]).await?;
+            let left = eventually(SOON, "the containers to go", || async {
+                let left = docker.docker(&["ps", "--all", "--quiet"]).await?;
+                ensure!(left.trim().is_empty(), "containers: {left}");
+                Ok(left)
+            })
+            .await?;
+            Ok(((), format!("containers left: {}", left.lines().count())))
+        },
+    )
     .await?;
     Ok(Edge { docker, _roles: roles, _ports: ports })
 }

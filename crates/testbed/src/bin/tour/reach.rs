@@ -7,7 +7,7 @@ use serde_json::Value;
 use tarbet_testbed::product::{Agent, Gateway, Product};
 use tarbet_testbed::{ControlPlane, Kubectl, Lease, Redis};
 
-use crate::steps::{Tour, chapter, note};
+use crate::steps::{Tour, chapter, note, typed};
 
 /// What the chapter leaves running.
 pub(crate) struct Scene {
@@ -31,54 +31,37 @@ pub(crate) async fn walk(tour: &mut Tour, binary: &Path) -> Result<Scene> {
         })
         .await?;
 
-    let (product, shown) = (Product::new(binary)?, Lease::block(2)?);
+    let (product, shown) = (Product::new(binary)?.telling(typed), Lease::block(2)?);
     let showing = showing(&product, &shown);
     let store = format!("{{kind: redis, url: '{}'}}", redis.url());
     let (first, mut second) = tour
-        .step(
-            "Two equal gateways that share the Redis; agents and callers may use either",
-            "tarbet gateway -c gateway-1.yaml --console\ntarbet gateway -c gateway-2.yaml",
-            async {
-                let first =
-                    product.gateway("gateway-1", &store, &showing.each_ref().map(String::as_str)).await?;
-                let second = product.gateway("gateway-2", &store, &[]).await?;
-                let shown = format!("agents dial {} or {}", first.agents(), second.agents());
-                Ok(((first, second), shown))
-            },
-        )
+        .step("Two equal gateways that share the Redis; agents and callers may use either", "", async {
+            let first = product.gateway("gateway-1", &store, &showing.each_ref().map(String::as_str)).await?;
+            let second = product.gateway("gateway-2", &store, &[]).await?;
+            let shown = format!("agents dial {} or {}", first.agents(), second.agents());
+            Ok(((first, second), shown))
+        })
         .await?;
 
     let token = tour
-        .step(
-            "A site is a name and a token; the command to run there is printed",
-            "tarbet site add lab",
-            async {
-                let said = product.run(&first, &["site", "add", "lab", "-o", "json"]).await?;
-                let site: Value = serde_json::from_str(&said)?;
-                let token = site["token"]["token"].as_str().unwrap_or_default().to_owned();
-                ensure!(token.starts_with("tba_"), "no token in {said}");
-                Ok((token, "site `lab`, token tba_… (shown once, only its hash is kept)".to_owned()))
-            },
-        )
+        .step("A site is a name and a token; the command to run there is printed", "", async {
+            let said = product.run(&first, &["site", "add", "lab", "-o", "json"]).await?;
+            let site: Value = serde_json::from_str(&said)?;
+            let token = site["token"]["token"].as_str().unwrap_or_default().to_owned();
+            ensure!(token.starts_with("tba_"), "no token in {said}");
+            Ok((token, "site `lab`, token tba_… (shown once, only its hash is kept)".to_owned()))
+        })
         .await?;
 
     let kubeconfig = plane.kubeconfig().display().to_string();
     let agent = tour
-        .step(
-            "At the site an agent dials out to both gateways; it listens nowhere",
-            &format!(
-                "tarbet agent --gateway {} --gateway {} --token-file lab.token",
-                first.agents(),
-                second.agents()
-            ),
-            async {
-                let agent = product
-                    .agent("lab-agent", &token, &[&first, &second], &["--kubeconfig", &kubeconfig])
-                    .await?;
-                let list = product.run(&first, &["site", "list"]).await?;
-                Ok((agent, list))
-            },
-        )
+        .step("At the site an agent dials out to both gateways; it listens nowhere", "", async {
+            let agent = product
+                .agent("lab-agent", &token, &[&first, &second], &["--kubeconfig", &kubeconfig])
+                .await?;
+            let list = product.run(&first, &["site", "list"]).await?;
+            Ok((agent, list))
+        })
         .await?;
 
     let file = product.folder().path().join("lab.kubeconfig");
@@ -114,8 +97,7 @@ pub(crate) async fn walk(tour: &mut Tour, binary: &Path) -> Result<Scene> {
     .await?;
     tour.step(
         "A stranger sees nothing: absent and forbidden look alike, and the answer says what to try",
-        "tarbet user add stranger > stranger.token\n\
-         kubectl --context lab --token \"site:lab:$(cat stranger.token)\" get pods",
+        "kubectl --context lab --token \"site:lab:$(cat stranger.token)\" get pods",
         async {
             let token = product.run(&first, &["user", "add", "stranger"]).await?;
             let token = format!("site:lab:{}", token.trim());
@@ -178,7 +160,7 @@ async fn login(
     plane: &ControlPlane,
     file: &Path,
 ) -> Result<Kubectl> {
-    tour.step("A person gets a kubeconfig context named after the site", "tarbet kube login lab", async {
+    tour.step("A person gets a kubeconfig context named after the site", "", async {
         let said = product
             .run(gateway, &["kube", "login", "lab", "--kubeconfig", &file.display().to_string()])
             .await?;

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -20,8 +21,8 @@ impl Default for Tour {
 }
 
 impl Tour {
-    /// One step: what it shows, what a user would type for it, and the doing, which gives what to
-    /// show of the outcome.
+    /// One step: what it shows, what a user would type for it besides the commands of the product, which are
+    /// told as they are run, and the doing, which gives what to show of the outcome.
     pub(crate) async fn step<T>(
         &mut self,
         proves: &str,
@@ -30,9 +31,8 @@ impl Tour {
     ) -> Result<T> {
         self.taken += 1;
         say(&format!("\n{}. {proves}", self.taken));
-        for line in command.lines() {
-            say(&format!("   $ {line}"));
-        }
+        TYPED.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        command.lines().for_each(typed);
         let begun = Instant::now();
         let (value, shown) = doing.await.with_context(|| format!("step {}: {proves}", self.taken))?;
         for line in shown.lines() {
@@ -63,6 +63,18 @@ impl Tour {
                 ExitCode::FAILURE
             }
         }
+    }
+}
+
+/// The commands that were told in this step.
+static TYPED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// A command, told once in each step however often it is tried.
+pub(crate) fn typed(line: &str) {
+    let mut before = TYPED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !before.iter().any(|told| told == line) {
+        say(&format!("   $ {line}"));
+        before.push(line.to_owned());
     }
 }
 

@@ -43,6 +43,7 @@ pub(crate) const TARGETS: &[Target] = &[
     ("nets_descriptions", tarbet_nets::fuzz::descriptions),
     ("ec2", tarbet_nets::fuzz::ec2),
     ("federated_service", tarbet_mesh::fuzz::offer),
+    ("discovery", tarbet_mesh::fuzz::discovery),
     ("redis", tarbet_store::fuzz::redis),
     ("redis_url", tarbet_store::fuzz::redis_url),
     ("store_journal", tarbet_store::fuzz::journal),

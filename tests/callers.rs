@@ -2,12 +2,14 @@
 //! commands.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use base64::Engine;
 use serde_json::Value;
-use tarbet_testbed::product::{Gateway, Product};
+use tarbet_testbed::product::{Agent, Gateway, Product};
 use tarbet_testbed::{Kubectl, Lease, eventually, shared_pair};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -167,6 +169,90 @@ tcp: [{{host: 127.0.0.1, ports: [{port}], callers: [ann]}}]
     ensure!(send(client.delete(&url), &deleting).await? == 200);
     ensure!(send(client.delete(&url), &deleting).await? == 403);
     Ok(())
+}
+
+/// The configuration of an agent that believes these issuers.
+fn believing(world: &World, token: &str, issuers: &[&str]) -> Result<PathBuf> {
+    let text = format!(
+        "agent:\n  gateways: ['{}']\n  token_file: {token}\n  ca_file: {}\n  policy_file: {}\n  site: turned\n  issuers: {}\n",
+        world.gateway.agents(),
+        world.product.authority().display(),
+        world.product.folder().path().join("turned.policy.yaml").display(),
+        serde_json::to_string(issuers)?,
+    );
+    world.product.folder().write("turned.yaml", &text)
+}
+
+/// Lets an agent believe other issuers than before.
+async fn believe(world: &World, agent: &Agent, token: &str, issuers: &[&str]) -> Result<()> {
+    believing(world, token, issuers)?;
+    let applied = "tarbet_config_reloads_total{outcome=\"applied\"}";
+    let before = agent.metric(applied).await?;
+    agent.process.hangup()?;
+    eventually(SOON, "the issuers to be believed", || async {
+        ensure!(agent.metric(applied).await? > before, "{}", agent.process.log_tail());
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_key_of_one_who_vouches_is_replaced_while_callers_ask() -> Result<()> {
+    let world = World::new("turned").await?;
+    let (product, gateway, folder) = (&world.product, &world.gateway, world.product.folder());
+    let new_key = folder.path().join("new.key").display().to_string();
+    let public = async |key: &str| product.run(gateway, &["caller", "key", key]).await;
+    let (old, new) = (public(&world.key).await?, public(&new_key).await?);
+    let (old, new) = (old.trim(), new.trim());
+    let added: Value =
+        serde_json::from_str(&product.run(gateway, &["site", "add", "turned", "-o", "json"]).await?)?;
+    let token =
+        folder.write("turned.token", added["token"]["token"].as_str().unwrap())?.display().to_string();
+    let port = loud().await?;
+    let rules = format!("tcp: [{{host: 127.0.0.1, ports: [{port}], callers: [ann]}}]\n");
+    folder.write("turned.policy.yaml", &rules)?;
+    let file = believing(&world, &token, &[old])?.display().to_string();
+    let agent = product.role("turned-agent", &["agent", "--config", &file], &[]).await?;
+
+    let (ports, target) = (Lease::block(2)?, format!("127.0.0.1:{port}"));
+    let forward = |index: u16, key: &str| {
+        let at = format!("127.0.0.1:{}", ports.port(index));
+        let ann = ["--caller-key", key, "--caller", "ann"];
+        world.start(&[&["forward", "turned", &target, "--listen", &at][..], &ann].concat())
+    };
+    let (_by_old, _by_new) = (forward(0, &world.key)?, forward(1, &new_key)?);
+    let (by_old, by_new) = (ports.port(0), ports.port(1));
+    eventually(SOON, "an answer by the old key", || hello(by_old)).await?;
+    eventually(SOON, "the other port", || TcpStream::connect(("127.0.0.1", by_new))).await?;
+    ensure!(hello(by_new).await.is_err(), "the new key is nobody's yet");
+
+    // Somebody asks all the time, with the key that is in use.
+    let (in_use, stop) = (Arc::new(AtomicU16::new(by_old)), Arc::new(AtomicBool::new(false)));
+    let count = Arc::new(AtomicUsize::new(0));
+    let asking = tokio::spawn({
+        let (in_use, stop, count) = (Arc::clone(&in_use), Arc::clone(&stop), Arc::clone(&count));
+        async move {
+            while !stop.load(Ordering::SeqCst) {
+                hello(in_use.load(Ordering::SeqCst)).await?;
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+            anyhow::Ok(())
+        }
+    });
+    believe(&world, &agent, &token, &[old, new]).await?;
+    hello(by_new).await?;
+    in_use.store(by_new, Ordering::SeqCst);
+    let asked = async |more: usize| {
+        let before = count.load(Ordering::SeqCst);
+        eventually(SOON, "further answers", || async { count.load(Ordering::SeqCst) >= before + more }).await
+    };
+    // By then the last one that used the old key has its answer.
+    asked(2).await?;
+    believe(&world, &agent, &token, &[new]).await?;
+    ensure!(hello(by_old).await.is_err(), "the old key still counts");
+    asked(2).await?;
+    stop.store(true, Ordering::SeqCst);
+    asking.await?.context("a call failed while the key was replaced")
 }
 
 #[tokio::test(flavor = "multi_thread")]

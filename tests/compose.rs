@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tarbet_testbed::{Dockerd, Folder, Lease, eventually, shared_pair};
 
-use super::packaging::images;
+use super::image;
 
 const SOON: Duration = Duration::from_mins(2);
 
@@ -57,7 +57,7 @@ impl Here {
         if service["read_only"] == true {
             said.push("--read-only".into());
         }
-        said.push("tarbet:run".into());
+        said.push(image::NAME.into());
         said.extend(words(&service["command"]).map(|word| self.place(word)));
         said
     }
@@ -77,7 +77,7 @@ async fn the_compose_file_runs_a_first_pod() -> Result<()> {
             "{name}: {image}"
         );
     }
-    images(&docker, &folder).await;
+    image::build(&docker, &folder).await?;
     docker.shell_image("busybox:1.36").await?;
 
     // A kubeconfig as kubectl writes it: its owner's alone.

@@ -48,3 +48,19 @@ fn every_promise_names_tests_that_exist() {
         }
     }
 }
+
+#[test]
+fn every_place_where_something_is_tried_exists() {
+    let page = fs::read_to_string(root().join("docs/SECURITY.md")).unwrap();
+    let (_, table) = page.split_once("| tried | how often | where |").unwrap();
+    let rows: Vec<&str> = table.lines().skip(2).take_while(|line| line.starts_with('|')).collect();
+    assert!(rows.len() > 30, "{rows:?}");
+    for row in rows {
+        let places = row.trim_end_matches(" |").rsplit('|').next().unwrap();
+        let places: Vec<&str> = places.split('`').skip(1).step_by(2).collect();
+        assert!(!places.is_empty(), "{row}");
+        for place in places {
+            assert!(root().join(place).is_file(), "docs/SECURITY.md names {place}, which does not exist");
+        }
+    }
+}

@@ -3,10 +3,22 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tarbet_nets::Error;
+use tarbet_nets::cloud::{Calls, Cloud as _, MemoryCloud, NewResource};
+use tarbet_nets::controller::RemoteController;
+use tarbet_nets::model::Deployment;
+use tarbet_nets::plan::tags::Mapping;
+use tarbet_nets::wire::seed_tags::tag_service_client::TagServiceClient;
+use tarbet_nets::wire::seed_tags::{Tag, TagMapping};
 use tarbet_testbed::product::{Agent, Product};
-use tarbet_testbed::{Authority, Folder, Lease, Netlab, Subject};
+use tarbet_testbed::{Authority, Folder, Lease, Netlab, Subject, eventually};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 /// An orchestrator with one local cloud, and a person with a home of their own.
 struct World {
@@ -19,6 +31,11 @@ struct World {
 
 impl World {
     async fn start(security: &Value, scheme: &'static str) -> (Self, String) {
+        Self::beside(&[], security, scheme).await
+    }
+
+    /// The same with the plugins of other clouds, in which the namespace `default` is, too.
+    async fn beside(others: &[Value], security: &Value, scheme: &'static str) -> (Self, String) {
         let (lab, product) =
             (Netlab::start().await.unwrap(), Product::new(env!("CARGO_BIN_EXE_tarbet")).unwrap());
         let mut world = Self {
@@ -31,13 +48,16 @@ impl World {
         let at = |index| json!({ "host": "127.0.0.1", "port": world.ports.port(index) });
         let prefix = world.lab.prefix();
         let local = json!({ "prefix": prefix, "wan": format!("{prefix}-wan"), "folder": world.lab.folder() });
+        let plugins = [&[json!({ "name": "local", "local": local })], others].concat();
+        let deployments: Vec<Value> =
+            plugins.iter().map(|plugin| json!({ "name": plugin["name"], "deployment": "d" })).collect();
         let config = json!({
             "store": { "kind": "memory" },
             "nets": {
                 "server": { "host": "127.0.0.1", "port": world.ports.port(0), "rpcPort": world.ports.port(1) },
                 "tagService": at(2), "kvStore": at(3), "security": security,
-                "cloudPlugins": [{ "name": "local", "local": local }],
-                "namespaces": { "default": [{ "name": "local", "deployment": "d" }], "other": [{ "name": "local", "deployment": "d" }] },
+                "cloudPlugins": plugins,
+                "namespaces": { "default": deployments, "other": [{ "name": "local", "deployment": "d" }] },
             },
         });
         // JSON is YAML.
@@ -209,6 +229,8 @@ async fn a_plan_notes_mends_and_cancels_nothing() {
         &["tag", "delete", "other.local.vm"],
         &["prune"],
         &["vpn", "rekey", "--all"],
+        &["import", "local"],
+        &["import", "local", "--forget-all"],
     ] {
         let words: Vec<&str> = change.iter().copied().chain(["--plan"]).collect();
         world.says(&words).await;
@@ -257,4 +279,150 @@ async fn a_port_that_is_none_is_refused() {
         let output = world.glide(&["can", "10.0.0.4", to, "--server", &server], &BTreeMap::new()).await;
         assert!(!output.status.success() && said(&output).contains("port"), "{to}: {}", said(&output));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn networks_of_others_are_imported_shown_and_forgotten() {
+    let (world, server) = World::start(&json!({}), "http").await;
+    world.says(&["server", "set", &server]).await;
+    let theirs = format!("{}-theirs", world.lab.prefix());
+    assert!(std::process::Command::new("ip").args(["netns", "add", &theirs]).status().unwrap().success());
+    for words in ["link add br0 type bridge", "address add 10.0.0.1/16 dev br0"] {
+        world.lab.ip(&theirs, &words.split(' ').collect::<Vec<_>>()).unwrap();
+    }
+    let name = format!("{theirs}/br0");
+    let planned = world.says(&["import", "local", "--plan"]).await;
+    for part in [&name, "10.0.0.0/16", "new", "Nothing was recorded", "--expect "] {
+        assert!(planned.contains(part), "{planned}");
+    }
+    assert!(!world.says(&["topology"]).await.contains(&name), "a plan has recorded something");
+    let made = world.says(&["import", "local"]).await;
+    assert!(
+        made.contains("Recorded as read-only") && made.contains("Next: tarbet topology --nets"),
+        "{made}"
+    );
+    let listed = world.says(&["topology"]).await;
+    assert!(listed.contains(&name) && listed.contains("read-only"), "{listed}");
+    let again: Value = serde_json::from_str(&world.says(&["import", "local", "-o", "json"]).await).unwrap();
+    let mine = again["networks"].as_array().unwrap().iter().find(|one| one["name"] == *name).unwrap();
+    assert_eq!((&mine["change"], &mine["spaces"]), (&json!("same"), &json!(["10.0.0.0/16"])));
+
+    // A machine that is made now is elsewhere.
+    let description = world.folder.write("vm.json", "{}").unwrap().display().to_string();
+    let made = world.says(&["resource", "create", "local", "vm", &description, "-o", "json"]).await;
+    assert!(!made.contains("\"10.0."), "{made}");
+
+    let refused = world.glide(&["import", "local", "--forget", "nosuch"], &BTreeMap::new()).await;
+    assert_eq!(refused.status.code(), Some(3), "{}", said(&refused));
+    assert!(said(&refused).contains("TB-4114"), "{}", said(&refused));
+    let refused = world.glide(&["import", "local", "--detach"], &BTreeMap::new()).await;
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    let planned = world.says(&["import", "local", "--forget", &name, "--plan"]).await;
+    assert!(planned.contains(&name) && planned.contains("Nothing was changed"), "{planned}");
+    assert!(world.says(&["topology"]).await.contains(&name), "a plan has forgotten something");
+    let gone = world.says(&["import", "local", "--forget", &name]).await;
+    assert!(gone.contains("Forgotten: ") && gone.contains("Next: "), "{gone}");
+    assert!(!world.says(&["topology"]).await.contains(&name));
+}
+
+/// A cloud that refuses new rules while it is broken, for an orchestrator that knows it by its port.
+fn far(world: &World, listener: TcpListener, broken: Arc<AtomicBool>) -> Arc<MemoryCloud> {
+    let calls: Calls = Arc::new(move |call, done| {
+        let broken = broken.load(Ordering::SeqCst) && call == "AddPermitListRules" && !done;
+        Box::pin(async move {
+            let (cloud, what) = ("far".to_owned(), call.to_owned());
+            if broken { Err(Error::Cloud { cloud, what, said: "out of order".into() }) } else { Ok(()) }
+        })
+    });
+    let controller = RemoteController::new("127.0.0.1", world.ports.port(1)).unwrap();
+    let cloud = Arc::new(MemoryCloud::new("far", Arc::new(controller)).watched(calls));
+    let routes = tarbet_nets::cloud::serve(cloud.clone(), "far");
+    tokio::spawn(tarbet_nets::grpc::serve(listener, routes, CancellationToken::new()));
+    cloud
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_that_some_have_yet_to_follow_is_asked_for_again_until_nothing_is_left() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let plugin = json!({ "name": "far", "host": "127.0.0.1", "port": port });
+    let (world, server) = World::beside(&[plugin], &json!({}), "http").await;
+    let broken = Arc::new(AtomicBool::new(false));
+    let cloud = far(&world, listener, broken.clone());
+    world.says(&["server", "set", &server]).await;
+    let description = world.folder.write("vm.json", "{}").unwrap().display().to_string();
+    world.says(&["resource", "create", "far", "web", &description]).await;
+    // One that others made.
+    let deployment = Deployment { id: "d".into(), namespace: "default".into() };
+    let theirs = NewResource { deployment, name: "client".into(), description: "{}".into() };
+    let theirs = cloud.create_resource(theirs).await.unwrap();
+    let attached = world.says(&["resource", "attach", "far", &theirs.uri]).await;
+    assert!(attached.contains("default.far.client") && attached.contains(&theirs.ip), "{attached}");
+    world.says(&["tag", "set", "clients", "--children", "default.far.client"]).await;
+    world.says(&["rule", "add", "far", "web", "--ssh", "clients"]).await;
+    // What a tag stands for, with either word.
+    for words in [&["tag", "resolve", "clients"][..], &["tag", "get", "clients", "--resolve"]] {
+        let found = world.says(words).await;
+        assert!(found.contains("default.far.client") && found.contains(&theirs.ip), "{words:?}: {found}");
+    }
+    let permitted = async || {
+        let rules = cloud.permit_list("default", "memory/far/default/web").await.unwrap();
+        rules.into_iter().map(|rule| rule.targets.len()).sum::<usize>()
+    };
+    assert_eq!(permitted().await, 2, "in and out");
+
+    broken.store(true, Ordering::SeqCst);
+    let delete = async || world.glide(&["tag", "delete", "clients"], &BTreeMap::new()).await;
+    for time in ["first", "second"] {
+        let output = delete().await;
+        assert!(!output.status.success(), "{time}: {}", said(&output));
+        assert!(said(&output).contains("TB-4203"), "{time}: {}", said(&output));
+        assert!(!world.says(&["tag", "list"]).await.contains("clients"), "the tag is gone");
+    }
+    broken.store(false, Ordering::SeqCst);
+    eventually(Duration::from_mins(1), "nothing is left", || async {
+        let output = delete().await;
+        if output.status.code() == Some(3) { Ok(()) } else { Err(said(&output)) }
+    })
+    .await
+    .unwrap();
+    assert_eq!(permitted().await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_repair_mends_is_told_by_its_plan() {
+    let plan = async |others: &[Value]| {
+        let (world, server) = World::beside(others, &json!({}), "http").await;
+        world.says(&["drift", "--repair", "--plan", "--server", &server]).await
+    };
+    assert_eq!(plan(&[]).await.trim(), "Nothing to do: everything is so already.");
+    // A plugin of the first generation has no word for comparing itself.
+    let port = Lease::block(1).unwrap();
+    let far = json!({ "name": "far", "host": "127.0.0.1", "port": port.port(0), "wire": "seed" });
+    let told = plan(&[far]).await;
+    assert!(told.contains("only its permit lists are compared") && !told.contains("Nothing to do"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cloud_that_takes_in_nothing_says_so() {
+    let (world, server) = World::start(&json!({}), "http").await;
+    let attach = ["resource", "attach", "local", "theirs/vm", "--server", &server];
+    let planned = world.says(&[&attach[..], &["--plan"]].concat()).await;
+    assert!(planned.contains("local: AttachResource theirs/vm"), "{planned}");
+    let output = world.glide(&attach, &BTreeMap::new()).await;
+    assert!(!output.status.success() && said(&output).contains("TB-4205"), "{}", said(&output));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_tag_service_speaks_the_first_generations_messages_if_told_to() {
+    let (product, ports) = (Product::new(env!("CARGO_BIN_EXE_tarbet")).unwrap(), Lease::block(2).unwrap());
+    let [listen, values] = [0, 1].map(|index| format!("127.0.0.1:{}", ports.port(index)));
+    let words =
+        ["tags", "--wire", "seed", "--listen", &listen, "--kv-listen", &values, "--set", "store.kind=memory"];
+    let _service = product.role("tags", &words, &[]).await.unwrap();
+    let mut client = TagServiceClient::connect(format!("http://{listen}")).await.unwrap();
+    let tag = Mapping { name: "clients".into(), child_tags: vec!["10.9.0.7".into()], ..Mapping::default() };
+    client.set_tag(TagMapping::from(tag)).await.unwrap();
+    let found = client.get_tag(Tag { tag_name: "clients".into() }).await.unwrap().into_inner();
+    assert_eq!(found.child_tags, ["10.9.0.7"]);
 }

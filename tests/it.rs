@@ -21,6 +21,8 @@ mod documents;
 #[cfg(test)]
 mod escapes;
 #[cfg(test)]
+mod expiry;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod fuzz;
@@ -28,6 +30,8 @@ mod fuzz;
 mod glide;
 #[cfg(test)]
 mod guides;
+#[cfg(test)]
+mod image;
 #[cfg(test)]
 mod jobs;
 #[cfg(test)]
@@ -67,10 +71,14 @@ mod soak;
 #[cfg(test)]
 mod supply;
 #[cfg(test)]
+mod tags;
+#[cfg(test)]
 mod traces;
 #[cfg(test)]
 mod tree;
 #[cfg(test)]
 mod up;
+#[cfg(test)]
+mod verified;
 #[cfg(test)]
 mod weather;

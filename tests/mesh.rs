@@ -9,7 +9,9 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, ensure};
 use serde_json::{Value, json};
 use tarbet_testbed::product::{Agent, Product};
-use tarbet_testbed::{ControlPlane, Folder, Helm, Istiod, Kubectl, Lease, MeshLab, eventually, shared_pair};
+use tarbet_testbed::{
+    ControlPlane, Folder, Helm, Istiod, Kubectl, Lease, MeshLab, effort, eventually, shared_pair, verified,
+};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 pub(crate) use ways::resolving;
@@ -264,26 +266,32 @@ async fn a_request_crosses_two_envoys_only_while_its_service_is_exported() {
     let ready = ["wait", "importedservices", "--all", "-A", "--for=condition=Ready", "--timeout=90s"];
     here.run(&ready).await.unwrap();
     let before = (objects(&here).await, objects(&there).await);
-    for controller in &mut controllers {
-        controller.process.kill9().unwrap();
-    }
-    answered(&lab, caller).await;
-    for controller in &mut controllers {
-        controller.process.restart().await.unwrap();
-    }
-    for controller in &mut controllers {
-        controller.ready().await.unwrap();
-    }
-    let settled = || async {
-        for controller in &controllers {
-            ensure!(controller.metric("tarbet_mesh_reconcile_seconds_count").await? >= 2.0, "not looked yet");
-            ensure!(controller.metric("tarbet_mesh_peer_connected").await? >= 1.0, "not connected yet");
+    let rounds = effort().min(5);
+    for _ in 0..rounds {
+        for controller in &mut controllers {
+            controller.process.kill9().unwrap();
         }
-        Ok(())
-    };
-    eventually(SOON, "the controllers to look around", settled).await.unwrap();
-    assert_eq!((objects(&here).await, objects(&there).await), before, "nothing changed");
-    answered(&lab, caller).await;
+        answered(&lab, caller).await;
+        for controller in &mut controllers {
+            controller.process.restart().await.unwrap();
+        }
+        for controller in &mut controllers {
+            controller.ready().await.unwrap();
+        }
+        let settled = || async {
+            for controller in &controllers {
+                ensure!(
+                    controller.metric("tarbet_mesh_reconcile_seconds_count").await? >= 2.0,
+                    "not looked yet"
+                );
+                ensure!(controller.metric("tarbet_mesh_peer_connected").await? >= 1.0, "not connected yet");
+            }
+            Ok(())
+        };
+        eventually(SOON, "the controllers to look around", settled).await.unwrap();
+        assert_eq!((objects(&here).await, objects(&there).await), before, "nothing changed");
+        answered(&lab, caller).await;
+    }
 
     // No longer exported: gone, at the gateway too.
     export(&there, false).await;
@@ -291,6 +299,7 @@ async fn a_request_crosses_two_envoys_only_while_its_service_is_exported() {
     for plane in [east, west] {
         clean(&product, plane).await;
     }
+    verified("kill -9 of both controllers of meshes: traffic goes on, nothing is written anew", rounds);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -558,4 +567,5 @@ async fn a_controller_that_is_killed_anywhere_finishes_what_it_began_and_writes_
     for plane in [east, west] {
         clean(&product, plane).await;
     }
+    verified("kill -9 of a mesh controller amid imports: all are made, none twice", 4);
 }

@@ -1,4 +1,4 @@
-//! What is shipped beside the program: charts, bases, units, the image, the installer, the page.
+//! What is shipped beside the program: charts, bases, units, the installer, the page.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use tarbet_testbed::{Booted, Dockerd, Folder, Helm, eventually, shared_pair};
+use tarbet_testbed::{Booted, Folder, Helm, eventually, shared_pair};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_tarbet");
 
@@ -247,54 +247,58 @@ fn the_installer_installs_what_it_was_given_and_nothing_else() {
     assert!(!units.exists());
 }
 
+#[test]
+fn the_tour_says_that_it_needs_root_before_anything_is_built() {
+    let folder = Folder::new("demo").unwrap();
+    // A checkout may lie where only its owner can look.
+    let script = folder.write("demo", &std::fs::read_to_string(root().join("tools/demo")).unwrap()).unwrap();
+    let asked = Command::new("setpriv")
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "bash"])
+        .stdin(std::fs::File::open(script).unwrap())
+        .output()
+        .unwrap();
+    let said = text(&asked.stderr);
+    assert_eq!(asked.status.code(), Some(2), "{said}");
+    assert!(said.contains("needs root") && said.contains("sudo"), "{said}");
+}
+
+/// The compiler is one that gives what it is told: only what becomes of it is looked at.
+#[test]
+fn a_program_that_is_too_large_or_not_static_is_not_given_out() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new("static").unwrap();
+    let compiler =
+        "#!/bin/sh\nmkdir -p $CARGO_TARGET_DIR/release && cp $MADE $CARGO_TARGET_DIR/release/tarbet\n";
+    let compiler = folder.write("cargo", compiler).unwrap();
+    std::fs::set_permissions(&compiler, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let release = |made: &Path, words: &[&str]| {
+        let mut command = Command::new(root().join("tools/static"));
+        command.arg("release").args(words).env("PATH", &path).env("MADE", made);
+        command.env("CARGO_TARGET_DIR", folder.path().join("target")).output().unwrap()
+    };
+    let small = folder.write("small", "").unwrap();
+    // As an object file: it needs no library, as a static program.
+    let object = "printf 'int x;' | cc -x c -c -o \"$0\" -";
+    assert!(Command::new("sh").args(["-c", object]).arg(&small).status().unwrap().success());
+    let large = folder.path().join("large");
+    std::fs::copy(&small, &large).unwrap();
+    std::fs::File::options().append(true).open(&large).unwrap().set_len(30_000_001).unwrap();
+    let given = release(&small, &[]);
+    assert!(given.status.success() && text(&given.stdout).contains("release/tarbet"), "{given:?}");
+    let refused = release(&large, &[]);
+    assert!(!refused.status.success() && text(&refused.stderr).contains("more than 30000000"), "{refused:?}");
+    assert!(release(&large, &["-C", "strip=none"]).status.success(), "names are asked for");
+    let refused = release(Path::new(BINARY), &["-C", "strip=none"]);
+    assert!(!refused.status.success() && text(&refused.stderr).contains("not static"), "{refused:?}");
+}
+
 fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text
     })
-}
-
-/// Makes the images `tarbet:test`, which is the shipped one, and `tarbet:run`. The released program is static;
-/// the one under test is not, so its libraries are laid beside it in the second.
-pub(crate) async fn images(docker: &Dockerd, folder: &Folder) {
-    let context = folder.path().join("context");
-    std::fs::create_dir_all(&context).unwrap();
-    std::fs::copy(root().join("deploy/image/Dockerfile"), context.join("Dockerfile")).unwrap();
-    std::fs::write(context.join("ca-certificates.crt"), "").unwrap();
-    let program = context.join("tarbet");
-    let stripped = run("strip", &["-o", program.to_str().unwrap(), BINARY]);
-    assert!(stripped.status.success(), "{}", text(&stripped.stderr));
-    let place = context.display().to_string();
-    docker.docker(&["build", "--tag", "tarbet:test", &place]).await.unwrap();
-    for line in text(&run("ldd", &[BINARY]).stdout).lines() {
-        let Some(path) = line.split_whitespace().find(|word| word.starts_with('/')) else { continue };
-        let beside = context.join("libraries").join(path.trim_start_matches('/'));
-        std::fs::create_dir_all(beside.parent().unwrap()).unwrap();
-        std::fs::copy(path, beside).unwrap();
-    }
-    std::fs::write(context.join("Dockerfile.run"), "FROM tarbet:test\nCOPY libraries/ /\n").unwrap();
-    let file = context.join("Dockerfile.run").display().to_string();
-    docker.docker(&["build", "--tag", "tarbet:run", "--file", &file, &place]).await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_image_holds_one_program_that_nobody_in_particular_runs() {
-    let (docker, folder) = (Dockerd::start().await.unwrap(), Folder::new("image").unwrap());
-    images(&docker, &folder).await;
-    let said = docker.docker(&["inspect", "tarbet:test"]).await.unwrap();
-    let image: Value = serde_json::from_str(&said).unwrap();
-    let config = &image[0]["Config"];
-    assert_eq!(config["User"], "65532:65532");
-    assert_eq!(config["Entrypoint"], serde_json::json!(["/tarbet"]));
-    let version = docker
-        .docker(&["run", "--rm", "--network=none", "--read-only", "tarbet:run", "version"])
-        .await
-        .unwrap();
-    assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
-    let explained =
-        docker.docker(&["run", "--rm", "--network=none", "tarbet:run", "explain", "TB-1102"]).await.unwrap();
-    assert!(explained.contains("TB-1102"));
 }
 
 /// Computed as web/build.mjs does.

@@ -8,10 +8,10 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tarbet_testbed::product::{Gateway, Product};
 use tarbet_testbed::{Authority, Lease, Redis, Subject, eventually};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-const SOON: Duration = Duration::from_mins(1);
+pub(crate) const SOON: Duration = Duration::from_mins(1);
 
 fn product() -> Product {
     Product::new(env!("CARGO_BIN_EXE_tarbet")).unwrap()
@@ -24,7 +24,7 @@ async fn add_site(product: &Product, gateway: &Gateway, name: &str) -> Result<St
 }
 
 /// A host behind a site: says every five letters back in capitals.
-async fn shouting() -> Result<u16> {
+pub(crate) async fn shouting() -> Result<u16> {
     let backend = TcpListener::bind("127.0.0.1:0").await?;
     let port = backend.local_addr()?.port();
     tokio::spawn(async move {
@@ -42,7 +42,7 @@ async fn shouting() -> Result<u16> {
     Ok(port)
 }
 
-async fn shout(stream: &mut TcpStream) -> Result<()> {
+pub(crate) async fn shout(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> Result<()> {
     stream.write_all(b"hello").await?;
     let mut answer = [0; 5];
     stream.read_exact(&mut answer).await?;

@@ -52,6 +52,7 @@ async fn a_full_disk_is_named_and_survived() {
     disk.empty().unwrap();
     eventually(SOON, "room again", || async { add_site(&product, &gateway, "later").await }).await.unwrap();
     asks(&client, "paris").await.unwrap();
+    verified("a disk that is full under a gateway: it says so, serves, and goes on when there is room", 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -63,24 +64,27 @@ async fn without_descriptors_it_waits_for_some() {
     let client = client(&product, &gateway);
     asks(&client, "paris").await.unwrap();
 
-    let pid = gateway.process.pid().to_string();
-    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
-    run("prlimit", &["--pid", &pid, &format!("--nofile={}:", open + 4)]);
-    let address = gateway.api().trim_start_matches("https://").to_owned();
-    let mut held = Vec::new();
-    for _ in 0..50 {
-        held.push(TcpStream::connect(&address).await.unwrap());
+    let (pid, rounds) = (gateway.process.pid().to_string(), effort().min(10));
+    for _ in 0..rounds {
+        let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+        run("prlimit", &["--pid", &pid, &format!("--nofile={}:", open + 4)]);
+        let address = gateway.api().trim_start_matches("https://").to_owned();
+        let mut held = Vec::new();
+        for _ in 0..50 {
+            held.push(TcpStream::connect(&address).await.unwrap());
+        }
+        // Connections it has go on; new ones wait in the kernel's queue.
+        asks(&client, "paris").await.unwrap();
+        assert!(gateway.process.is_running());
+        drop(held);
+        run("prlimit", &["--pid", &pid, "--nofile=4096:"]);
+        eventually(SOON, "new callers to be served", || async {
+            asks(&asking::client(&product, &gateway), "paris").await
+        })
+        .await
+        .unwrap();
     }
-    // Connections it has go on; new ones wait in the kernel's queue.
-    asks(&client, "paris").await.unwrap();
-    assert!(gateway.process.is_running());
-    drop(held);
-    run("prlimit", &["--pid", &pid, "--nofile=4096:"]);
-    eventually(SOON, "new callers to be served", || async {
-        asks(&asking::client(&product, &gateway), "paris").await
-    })
-    .await
-    .unwrap();
+    verified("a gateway without descriptors: it serves whom it has, and others when there are some", rounds);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,8 @@
 //! `tarbet up` whole: what it starts, what `status`, `check` and `topology` say of it, what `down` leaves.
 
+mod hosts;
+mod plans;
+
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::Duration;
@@ -102,12 +105,22 @@ impl Machine {
         format!("http://127.0.0.1:{}", self.ports.port(0))
     }
 
+    pub(super) fn observability(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ports.port(1))
+    }
+
     /// Waits until every part that needs no cluster is ready.
     pub(super) async fn ready(&self) {
+        self.ready_with_nets("ready").await;
+    }
+
+    /// The same, with networks in this state.
+    async fn ready_with_nets(&self, nets: &str) {
         eventually(SOON, "everything to be ready", || async {
             let rows = self.rows(&["status"]).await;
-            let wanted = ["process", "reach", "pods", "nets", "tags", "console", "audit"];
-            let away: Vec<_> = wanted.into_iter().filter(|name| state(&rows, name) != "ready").collect();
+            let wanted = ["process", "reach", "pods", "tags", "console", "audit"].map(|name| (name, "ready"));
+            let wanted = wanted.into_iter().chain([("nets", nets)]);
+            let away: Vec<_> = wanted.filter(|(name, wanted)| state(&rows, name) != *wanted).collect();
             if away.is_empty() { Ok(()) } else { Err(format!("{away:?}")) }
         })
         .await
@@ -405,7 +418,12 @@ async fn with_a_cluster_it_is_a_node_of_it_too() {
     })
     .await
     .unwrap();
-    machine.say(&["down"]).await;
+    let plan = machine.say(&["down", "--plan"]).await;
+    assert!(plan.contains(&format!("delete the node {node}")), "{plan}");
+    let down = machine.say(&["down"]).await;
     up.stop().await.unwrap();
-    kubectl.run(&["delete", "node", &node]).await.unwrap();
+    assert!(down.contains(&format!("Deleted the node {node}")), "{down}");
+    let gone = kubectl.run(&["get", "node", &node, "--ignore-not-found", "-o", "name"]).await.unwrap();
+    let lease = ["get", "lease", &node, "-n", "kube-node-lease", "--ignore-not-found", "-o", "name"];
+    assert_eq!((gone.as_str(), kubectl.run(&lease).await.unwrap().as_str()), ("", ""));
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tarbet_testbed::product::Product;
-use tarbet_testbed::{Chromium, Istiod, Lease, eventually, shared_pair};
+use tarbet_testbed::{Chromium, Folder, Istiod, Lease, eventually, shared_pair};
 
 use super::{SOON, Up, click, look, unlock};
 use crate::jobs::{Flow, private_with_tekton};
@@ -79,6 +79,39 @@ async fn jobs_are_shown_and_cancelled_only_with_the_right() {
     assert_eq!(outcomes, ["refused", "answered"], "{recorded:?}");
     flow.request(&["cancel", "hello"]).await;
     flow.request(&["cancel", "odd"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn virtual_nodes_are_shown_where_no_pods_run_and_a_cluster_that_is_away_hides_none() {
+    let plane = &shared_pair().await.unwrap().public;
+    let (kubectl, name) = (plane.kubectl(), plane.unique_namespace("shown-node").await.unwrap());
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node", "spec": { "unschedulable": true },
+        "metadata": { "name": name, "labels": { "virtual-node.interlink/type": "virtual-kubelet" } },
+    });
+    kubectl.apply(&node).await.unwrap();
+    let kubeconfig = plane.kubeconfig().display().to_string();
+    // The same cluster as it would be told by somebody at whose address nobody is.
+    let (gone, folder) = (Lease::block(1).unwrap(), Folder::new("gone").unwrap());
+    let text = std::fs::read_to_string(&kubeconfig).unwrap();
+    let server = text.split_whitespace().find(|word| word.contains("https://")).unwrap();
+    let nobody = format!("https://127.0.0.1:{}", gone.port(0));
+    let away =
+        folder.write("away.kubeconfig", &text.replace(server.trim_matches(['"', ',']), &nobody)).unwrap();
+    let set = format!("console.clusters=[{kubeconfig}, {}]", away.display());
+    let up = Up::start_with("", &["--set", &set]).await;
+    let browser = Chromium::start().await.unwrap();
+    let page = browser.open(&format!("{}/#/pods", up.console()), 1400, 900).await.unwrap();
+    page.shows(SOON, "Virtual nodes").await.unwrap();
+    page.shows(SOON, &name).await.unwrap();
+    page.shows(SOON, "No pods are run from this process").await.unwrap();
+    page.shows(SOON, "away.kubeconfig").await.unwrap();
+    look(&page, &up.console(), "pods", &name, "cluster-nodes").await;
+    page.go(&format!("{}/#/jobs", up.console())).await.unwrap();
+    page.shows(SOON, "away.kubeconfig").await.unwrap();
+    kubectl.run(&["delete", "node", &name]).await.unwrap();
+    page.go(&format!("{}/#/pods", up.console())).await.unwrap();
+    page.until(SOON, &format!("!document.body.innerText.includes('{name}')")).await.unwrap();
 }
 
 /// A field of a record, wherever in it.

@@ -30,7 +30,7 @@ async fn a_gateway_shows_pods_networks_and_clusters_of_other_processes() {
     };
 
     // A cluster is shown once its kubeconfig is there; before, nothing is wrong.
-    assert_eq!(panel("nodes").await.unwrap(), json!([]));
+    assert_eq!(panel("nodes").await.unwrap(), json!({ "nodes": [], "away": [] }));
     let plane = &shared_pair().await.unwrap().private;
     let node = format!("shown-{}", std::process::id());
     let object = json!({ "apiVersion": "v1", "kind": "Node", "metadata": {
@@ -40,7 +40,7 @@ async fn a_gateway_shows_pods_networks_and_clusters_of_other_processes() {
     let shown = eventually(SOON, "the node on the page", || async {
         let nodes = panel("nodes").await?;
         anyhow::ensure!(
-            nodes.as_array().is_some_and(|all| all.iter().any(|one| one["name"] == node)),
+            nodes["nodes"].as_array().is_some_and(|all| all.iter().any(|one| one["name"] == node)),
             "{nodes}"
         );
         Ok(())

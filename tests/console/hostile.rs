@@ -33,6 +33,7 @@ fn panels(text: &str) -> Value {
     let conditions = json!([{ "type": text, "status": "False", "reason": text, "message": text }]);
     let link = json!({ "id": text, "gateway": text, "agent": text, "services": [text], "since": time });
     let site = json!({ "name": text, "id": 1, "created": time, "connected": true, "links": [link] });
+    let problem = json!({ "code": text, "message": text, "hop": text, "cause": text, "try": text });
     let away =
         json!({ "name": format!("{text}2"), "id": 2, "created": time, "connected": false, "links": [] });
     let step = json!({ "afterUs": 1, "what": text });
@@ -70,9 +71,13 @@ fn panels(text: &str) -> Value {
             "runtime": text,
             "pods": [{ "uid": text, "namespace": text, "name": text, "job": text, "containers": [container] }],
         },
-        "nodes": [{ "name": text, "ready": false, "reason": text, "capacity": map(json!(text)) }],
-        "jobs": [job],
+        "nodes": {
+            "nodes": [{ "name": text, "ready": false, "reason": text, "capacity": map(json!(text)) }],
+            "away": [problem],
+        },
+        "jobs": { "requests": [job], "total": 2, "away": [problem] },
         "federation": {
+            "away": [problem],
             "federations": [{
                 "name": text, "namespace": text, "mesh": text, "conditions": conditions,
                 "remotes": [{ "id": text, "connected": false, "since": time, "offered": 1, "imported": 1, "error": text }],

@@ -59,8 +59,11 @@ impl Names {
         let text =
             text.replace(self.user, "USER").replace(&self.token, "TOKEN").replace(&self.request, "REQUEST");
         let text = text.replace(self.site, "SITE").replace(&capital, "SITE");
-        let text =
-            ["\"began\":", "\"afterUs\":", "over link "].iter().fold(text, |text, mark| untimed(&text, mark));
+        let text = if text.starts_with(STORIES) {
+            ["\"began\":", "\"afterUs\":", "over link "].iter().fold(text, |text, mark| untimed(&text, mark))
+        } else {
+            text
+        };
         text.replace(&format!("number {}", self.number), "number N")
             .replace(&format!("`{}`", self.number), "`N`")
             .replace(&format!("gitlab-{}", self.number), "gitlab-N")
@@ -68,8 +71,11 @@ impl Names {
     }
 }
 
-/// A text without what stands behind this mark: a caller may read the stories of their own requests, and those began
-/// at different times and went over one link or the other.
+/// How the stories of the request that is asked for begin.
+const STORIES: &str = "[{\"id\":\"REQUEST\"";
+
+/// Stories without what stands behind this mark: a caller may read those of their own requests, and these began at
+/// different times and went over one link or the other.
 fn untimed(text: &str, mark: &str) -> String {
     let mut parts = text.split(mark);
     let first = parts.next().unwrap_or_default().to_owned();

@@ -195,4 +195,5 @@ async fn every_certificate_is_replaced_under_load_and_no_request_fails() {
     for caller in callers {
         caller.await.unwrap();
     }
+    tally.verified("requests while certificates and authorities are replaced, none lost");
 }

@@ -101,5 +101,6 @@ async fn the_certificate_of_a_kubelet_is_replaced_under_load() -> Result<()> {
     tally.over.store(true, SeqCst);
     load.await?;
     kubectl.run(&["delete", "pod", "clock", "-n", &namespace, "--wait=true", "--timeout=60s"]).await?;
+    tally.verified("requests while the certificate of a kubelet is replaced, none lost");
     Ok(())
 }

@@ -37,6 +37,12 @@ impl Tally {
         eventually(SOON, step, || std::future::ready(self.asked.load(SeqCst) >= goal)).await.unwrap();
         assert_eq!(self.failed.load(SeqCst), 0, "after {step}");
     }
+
+    /// Tells how many asked, once all of them have ended: every one was answered.
+    pub(crate) fn verified(&self, promise: &str) {
+        assert_eq!(self.failed.load(SeqCst), 0, "{promise}");
+        verified(promise, self.asked.load(SeqCst));
+    }
 }
 
 impl World {
@@ -160,4 +166,5 @@ async fn every_secret_is_replaced_under_load_and_no_request_fails() {
     for caller in callers {
         caller.await.unwrap();
     }
+    tally.verified("requests while tokens, keys and secrets are replaced, none lost");
 }

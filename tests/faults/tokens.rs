@@ -130,6 +130,7 @@ async fn tokens_of_networks_and_their_tags_are_replaced_under_load() {
     tally.unnoticed("another token of the orchestrator").await;
     tally.over.store(true, SeqCst);
     load.await.unwrap();
+    tally.verified("requests while tokens of networks and tags are replaced, none lost");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -169,6 +170,7 @@ async fn tokens_of_interlink_are_replaced_under_load() {
     tally.unnoticed("the end of the old token").await;
     tally.over.store(true, SeqCst);
     load.await.unwrap();
+    tally.verified("requests while tokens of interLink are replaced, none lost");
 }
 
 /// The keys of an identity provider as it would publish them.
@@ -234,4 +236,5 @@ async fn keys_of_an_identity_provider_are_replaced_under_load() {
     for caller in callers {
         caller.await.unwrap();
     }
+    tally.verified("requests while keys of an identity provider are replaced, none lost");
 }

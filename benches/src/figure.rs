@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Scale;
+use crate::growth::Growth;
 
 /// One part of the report, as its JSON keeps it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -32,6 +33,9 @@ pub(crate) struct Section {
     /// How it was measured, in a sentence or two.
     pub(crate) note: String,
     pub(crate) figures: Vec<Figure>,
+    /// What its subject costs at several sizes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) growth: Vec<Growth>,
 }
 
 /// One number of ours, with what others did in the same run.
@@ -72,6 +76,11 @@ impl Part {
         Self { name: name.to_owned(), machine: machine(), rounds, seconds, run, sections }
     }
 
+    /// What all of its sections tell of growth.
+    pub(crate) fn growth(&self) -> Vec<&Growth> {
+        self.sections.iter().flat_map(|section| &section.growth).collect()
+    }
+
     /// What a person types to measure it again.
     pub(crate) fn command(&self) -> String {
         let quick =
@@ -82,7 +91,7 @@ impl Part {
 
 impl Section {
     pub(crate) fn new(title: &str, note: &str) -> Self {
-        Self { title: title.to_owned(), note: note.to_owned(), figures: Vec::new() }
+        Self { title: title.to_owned(), note: note.to_owned(), figures: Vec::new(), growth: Vec::new() }
     }
 
     pub(crate) fn push(&mut self, figure: Figure) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, ResourceExt};
@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::figure::{Figure, Mark, Section};
+use crate::growth::{Growth, SIZES};
 use crate::{Bench, cpu};
 
 const CROWD: usize = 200;
@@ -34,7 +35,7 @@ pub(crate) async fn measure(bench: &Bench) -> Result<Vec<Section>> {
     for round in 0..bench.scale.rounds {
         let controller = bed.controller().await?;
         let before = cpu::seconds(controller.process.pid())?;
-        let crowd = bed.crowd(&format!("crowd-{round}")).await?;
+        let crowd = bed.crowd(&format!("crowd-{round}"), CROWD).await?;
         created.push(crowd.0);
         completed.push(crowd.1);
         used.push(cpu::seconds(controller.process.pid())? - before);
@@ -75,16 +76,22 @@ pub(crate) async fn measure(bench: &Bench) -> Result<Vec<Section>> {
     );
     lone.push(Figure::new("completed", "ms", end).beside("one write", event).mark(Mark::AtMost(20.0)));
 
-    let many = if bench.scale.rounds > 3 { 10_000 } else { 2_000 };
-    let note = format!("A controller that starts while {many} completed requests are there.");
+    let many = if bench.scale.is_quick() { 1_000 } else { 10_000 };
+    let (growth, over) = bed.growth(many).await?;
+    bed.fill(many.saturating_sub(over)).await?;
+    let there = bed.requests.list_metadata(&ListParams::default()).await?.items.len();
+    let note = format!("A controller that starts while {there} completed requests are there.");
     let mut restart = Section::new("Jobs: restart", &note);
-    bed.fill(many).await?;
-    let begun = Instant::now();
-    let controller = bed.controller().await?;
-    let ready = begun.elapsed().as_secs_f64();
-    restart.push(Figure::new("ready", "s", [ready]).mark(Mark::AtMost(10.0)));
-    let memory = cpu::resident_mib(controller.process.pid())?;
-    restart.push(Figure::new("memory of the controller", "MiB", [memory]).mark(Mark::AtMost(60.0)));
+    restart.growth = growth;
+    let (mut ready, mut memory) = (vec![], vec![]);
+    for _ in 0..bench.scale.rounds {
+        let begun = Instant::now();
+        let controller = bed.controller().await?;
+        ready.push(begun.elapsed().as_secs_f64());
+        memory.push(cpu::resident_mib(controller.process.pid())?);
+    }
+    restart.push(Figure::new("ready", "s", ready).mark(Mark::AtMost(10.0)));
+    restart.push(Figure::new("memory of the controller", "MiB", memory).mark(Mark::AtMost(60.0)));
     Ok(vec![crowd, lone, restart])
 }
 
@@ -140,12 +147,34 @@ impl Bed {
         self.product.role("jobs", &args, &[]).await
     }
 
-    /// Seconds until all runs were there, and until all requests were completed.
-    async fn crowd(&self, name: &str) -> Result<(f64, f64)> {
+    /// What each of 10, 100 and more requests costs that are made at once, up to so many; and how many were
+    /// completed. The few are repeated, for a processor's time is told in hundredths of a second.
+    async fn growth(&self, most: usize) -> Result<(Vec<Growth>, usize)> {
+        let mut wait = Growth::new("a request made at once with so many, until all are completed", "ms");
+        let mut work = Growth::new("the same, CPU of the controller", "ms");
+        let mut over = 0;
+        for size in SIZES.into_iter().filter(|size| *size <= most) {
+            let controller = self.controller().await?;
+            let before = cpu::seconds(controller.process.pid())?;
+            let (times, mut seconds) = (CROWD.div_ceil(size), 0.0);
+            for time in 0..times {
+                seconds += self.crowd(&format!("of-{size}-{time}"), size).await?.1;
+            }
+            let used = cpu::seconds(controller.process.pid())? - before;
+            let count = times * size;
+            wait.at(size, seconds * 1e3 / count as f64);
+            work.at(size, used * 1e3 / count as f64);
+            over += count;
+        }
+        Ok((vec![wait, work], over))
+    }
+
+    /// Seconds until all runs were there, and until all of so many requests were completed.
+    async fn crowd(&self, name: &str, count: usize) -> Result<(f64, f64)> {
         let (_runs_watch, mut runs) = watch(self.runs.clone()).await?;
         let (_requests_watch, mut ends) = watch(self.requests.clone()).await?;
         let begun = Instant::now();
-        let create = stream::iter(0..CROWD).map(Ok::<_, anyhow::Error>).try_for_each_concurrent(
+        let create = stream::iter(0..count).map(Ok::<_, anyhow::Error>).try_for_each_concurrent(
             WRITERS,
             |n| async move {
                 self.requests.create(&PostParams::default(), &request(&format!("{name}-{n}"))?).await?;
@@ -155,7 +184,7 @@ impl Bed {
         let finish = async {
             let mut seen: HashMap<String, Instant> = HashMap::new();
             let mut ending = stream::FuturesUnordered::new();
-            while seen.len() < CROWD {
+            while seen.len() < count {
                 tokio::select! {
                     run = runs.recv() => {
                         let (run, over, at) = run.context("the watch of runs ended")?;
@@ -172,7 +201,7 @@ impl Bed {
         };
         let collect = async {
             let mut done: HashMap<String, Instant> = HashMap::new();
-            while done.len() < CROWD {
+            while done.len() < count {
                 let (request, over, at) = ends.recv().await.context("the watch of requests ended")?;
                 if over && request.starts_with(name) {
                     done.entry(request).or_insert(at);
@@ -181,8 +210,9 @@ impl Bed {
             anyhow::Ok(done.into_values().max().unwrap_or(begun))
         };
         let all = async { tokio::try_join!(create, finish, collect) };
-        let ((), created, completed) =
-            tokio::time::timeout(SOON, all).await.context("the crowd was not served")??;
+        let ((), created, completed) = tokio::time::timeout(SOON * (1 + count as u32 / 1_000), all)
+            .await
+            .context("the crowd was not served")??;
         Ok(((created - begun).as_secs_f64(), (completed - begun).as_secs_f64()))
     }
 

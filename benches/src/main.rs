@@ -10,6 +10,7 @@
 
 mod cpu;
 mod figure;
+mod growth;
 mod jobs;
 mod load;
 mod mesh;
@@ -20,6 +21,7 @@ mod plot;
 mod pods;
 mod reach;
 mod store;
+mod up;
 mod versions;
 
 use std::path::{Path, PathBuf};
@@ -29,10 +31,11 @@ use anyhow::{Context, Result, bail};
 use figure::{Part, Run, Section};
 
 /// What is measured, in the order of the page.
-const PARTS: [&str; 6] = ["reach", "jobs", "pods", "nets", "mesh", "store"];
+const PARTS: [&str; 7] = ["up", "reach", "jobs", "pods", "nets", "mesh", "store"];
 
 async fn measure(part: &str, bench: &Bench) -> Result<Vec<Section>> {
     match part {
+        "up" => up::measure(bench).await,
         "reach" => reach::measure(bench).await,
         "jobs" => jobs::measure(bench).await,
         "pods" => pods::measure(bench).await,

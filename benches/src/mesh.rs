@@ -2,6 +2,7 @@
 //! and many peers cost. Beside it, in the same run, what the API server does by itself.
 
 mod declare;
+mod growth;
 mod listen;
 mod world;
 
@@ -13,6 +14,7 @@ use futures::{StreamExt, TryStreamExt};
 use self::listen::Ear;
 use self::world::Meshes;
 use crate::figure::{Figure, Mark, Section};
+use crate::growth::Growth;
 use crate::{Bench, cpu, say};
 
 /// How much there is of everything.
@@ -31,10 +33,11 @@ struct Size {
     raw: usize,
 }
 
-const SMALL: Size = Size { services: 100, changes: 30, many: 500, peers: 10, offered: 100, raw: 200 };
+const SMALL: Size = Size { services: 100, changes: 30, many: 1000, peers: 10, offered: 100, raw: 200 };
 const WHOLE: Size = Size { services: 1000, changes: 200, many: 10_000, peers: 50, offered: 1000, raw: 2000 };
 /// Times that all peers hear one service come or go.
 const ROUNDS: usize = 20;
+const RESTARTS: usize = 3;
 const ALONE: &str = "the API server alone";
 
 pub(crate) async fn measure(bench: &Bench) -> Result<Vec<Section>> {
@@ -54,12 +57,24 @@ async fn meshes(bench: &Bench, size: &Size) -> Result<Section> {
     let echo = meshes.writes_and_watches(size.changes).await?;
     meshes.start().await?;
 
+    say("mesh: some services at once");
+    let mut written =
+        Growth::new("a service exported at once with so many, until all are written elsewhere", "ms");
+    let mut there = 0;
+    for (namespace, count) in [("few", 10), ("some", 100), ("first", size.services)] {
+        meshes.make_services(namespace, count).await?;
+        there += count;
+        written.at(count, exported(&meshes, namespace, there).await? * 1e3 / count as f64);
+    }
+
     say("mesh: changes of one export");
-    let times = changes(&meshes, size).await?;
-    let what =
-        format!("change of an export until the object elsewhere has it, p99 at {} services", size.services);
+    let mut late = Vec::new();
+    for round in 0..bench.scale.rounds {
+        late.push(millis(percentile(&changes(&meshes, size, round).await?, 99)));
+    }
+    let what = format!("change of an export until the object elsewhere has it, p99 at {there} services");
     section.push(
-        Figure::new(what, "ms", [millis(percentile(&times, 99))])
+        Figure::new(what, "ms", late)
             .beside("one write and its watch, p99", [millis(percentile(&echo, 99))])
             .mark(Mark::AtMost(300.0)),
     );
@@ -67,10 +82,9 @@ async fn meshes(bench: &Bench, size: &Size) -> Result<Section> {
     say("mesh: many services at once");
     meshes.make_services("second", size.many).await?;
     let before = meshes.writes().await?;
-    let begun = Instant::now();
-    meshes.export("second").await?;
-    meshes.imported(size.services + size.many).await?;
-    let seconds = begun.elapsed().as_secs_f64();
+    there += size.many;
+    let seconds = exported(&meshes, "second", there).await?;
+    written.at(size.many, seconds * 1e3 / size.many as f64);
     let rate = (meshes.writes().await? - before) / seconds;
     let what = format!("{} services exported at once, until everything is written elsewhere", size.many);
     section.push(Figure::new(what, "s", [seconds]).mark(Mark::AtMost(60.0)));
@@ -80,25 +94,35 @@ async fn meshes(bench: &Bench, size: &Size) -> Result<Section> {
     section.push(if slow { writes.mark(Mark::TimesPeer(ALONE.to_owned(), 0.8)) } else { writes });
 
     say("mesh: a restart");
-    let begun = Instant::now();
-    let writes = meshes.restart_importer(size.many + size.services).await?;
-    let what =
-        format!("kill -9 and restart with {} imports, until all is known again", size.many + size.services);
-    section.push(Figure::new(what, "s", [begun.elapsed().as_secs_f64()]).mark(Mark::AtMost(10.0)));
-    // Without a sign before nothing.
-    section.push(Figure::new("writes of that restart", "writes", [writes + 0.0]).mark(Mark::AtMost(0.0)));
+    let (mut known, mut writes) = (Vec::new(), Vec::new());
+    for _ in 0..RESTARTS {
+        let begun = Instant::now();
+        // Without a sign before nothing.
+        writes.push(meshes.restart_importer(there).await? + 0.0);
+        known.push(begun.elapsed().as_secs_f64());
+    }
+    let what = format!("kill -9 and restart with {there} imports, until all is known again");
+    section.push(Figure::new(what, "s", known).mark(Mark::AtMost(10.0)));
+    section.push(Figure::new("writes of that restart", "writes", writes).mark(Mark::AtMost(0.0)));
+    section.growth = growth::measure(bench)?;
+    section.growth.push(written);
     Ok(section)
 }
 
+/// Seconds until so many services are written elsewhere after this namespace is exported.
+async fn exported(meshes: &Meshes, namespace: &str, all: usize) -> Result<f64> {
+    let begun = Instant::now();
+    meshes.export(namespace).await?;
+    meshes.imported(all).await?;
+    Ok(begun.elapsed().as_secs_f64())
+}
+
 /// Changes one exported service after another and waits for each to arrive.
-async fn changes(meshes: &Meshes, size: &Size) -> Result<Vec<Duration>> {
-    meshes.make_services("first", size.services).await?;
-    meshes.export("first").await?;
-    meshes.imported(size.services).await?;
+async fn changes(meshes: &Meshes, size: &Size, round: usize) -> Result<Vec<Duration>> {
     let mut watch = meshes.watch_entries().await?;
     let mut times = Vec::new();
     for number in 0..size.changes {
-        let (name, port) = (format!("s{}", number % size.services), 2000 + number);
+        let (name, port) = (format!("s{}", number % size.services), 2000 + round * size.changes + number);
         let begun = Instant::now();
         meshes.change_port("first", &name, port).await?;
         watch.until(&format!("import-{name}-first-svc-cluster-local"), port).await?;
@@ -118,9 +142,10 @@ async fn peers(bench: &Bench, size: &Size) -> Result<Section> {
         .try_collect()
         .await?;
     meshes.make_services("told", 1).await?;
-    let mut times = Vec::new();
+    let mut late = Vec::new();
     for round in 0..ROUNDS {
         let there = round % 2 == 0;
+        let mut times = Vec::new();
         let begun = Instant::now();
         if there {
             meshes.export("told").await?;
@@ -131,6 +156,7 @@ async fn peers(bench: &Bench, size: &Size) -> Result<Section> {
             ear.count(usize::from(there)).await?;
             times.push(begun.elapsed());
         }
+        late.push(millis(percentile(&times, 99)));
     }
     let mut section = Section::new(
         &format!("{} peers, each with {} services of 5 endpoints", size.peers, size.offered),
@@ -138,10 +164,7 @@ async fn peers(bench: &Bench, size: &Size) -> Result<Section> {
          many subscribers hear one service of the controller's own come and go.",
     );
     section.push(Figure::new("memory of the controller", "MiB", [memory]).mark(Mark::AtMost(300.0)));
-    section.push(
-        Figure::new("one change heard by all, p99", "ms", [millis(percentile(&times, 99))])
-            .mark(Mark::AtMost(1000.0)),
-    );
+    section.push(Figure::new("one change heard by all, p99", "ms", late).mark(Mark::AtMost(1000.0)));
     Ok(section)
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::figure::{Figure, Mark, Part, Section, median, spread};
+use crate::growth::{self, Growth};
 use crate::plot;
 
 /// Writes the page from the parts in `folder`/benchmarks, and prints it.
@@ -15,7 +16,8 @@ pub(crate) fn write(folder: &Path, parts: &[&str]) -> Result<()> {
         "# Benchmarks\n\nWritten by `make bench`; do not edit. Everything shares one machine: load, backend, peers \
          and the product. Rows are measured in turn; a figure is the median of its rounds, the spread is (largest - \
          smallest) / median. A ratio compares with the peer in the same run. `make bench QUICK=1` takes minutes \
-         and is rougher. The numbers behind the page are in [benchmarks/](benchmarks/).\n",
+         and is rougher. How costs grow with size is a table of its own for each part: 1× in its last column costs \
+         the same however many there are. The numbers behind the page are in [benchmarks/](benchmarks/).\n",
     );
     for part in parts {
         let file = folder.join("benchmarks").join(format!("{part}.json"));
@@ -36,7 +38,7 @@ fn write_part(page: &mut String, part: &Part) -> Result<()> {
         writeln!(page, "\n`{command}`, {minutes} min. {}.", run.versions.join(", "))?;
     }
     for section in sections {
-        let Section { title, note, figures } = section;
+        let Section { title, note, figures, .. } = section;
         writeln!(page, "\n### {title}\n\n{note}\n")?;
         writeln!(page, "| what | measured | spread | beside | mark |\n|---|--:|--:|---|---|")?;
         for figure in figures {
@@ -55,7 +57,32 @@ fn write_part(page: &mut String, part: &Part) -> Result<()> {
             writeln!(page, "\n![{title}](benchmarks/{})", plot::file(part, section))?;
         }
     }
+    let rows = part.growth();
+    if !rows.is_empty() {
+        writeln!(page, "\n### How costs grow\n\n{}", growth_table(&rows))?;
+        writeln!(page, "![How costs grow](benchmarks/{})", plot::growth_file(part))?;
+    }
     Ok(())
+}
+
+/// Each cost at each size. The last column is that of the largest beside that of the smallest: 1 where it does not
+/// matter how many there are.
+fn growth_table(rows: &[&Growth]) -> String {
+    let sizes = growth::sizes(rows);
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let named =
+        ["cost of one".to_owned()].into_iter().chain(sizes.iter().map(|size| grouped(&size.to_string())));
+    let mut table = line(&named.chain(["spread".into(), "largest / smallest".into()]).collect::<Vec<_>>());
+    // Writing to a string cannot fail.
+    let _ = writeln!(table, "|---|{}", "--:|".repeat(sizes.len() + 2));
+    for row in rows {
+        let costs = sizes.iter().map(|size| row.value(*size).map_or_else(String::new, number));
+        let spread = row.spread().map_or_else(|| "one run".to_owned(), percent);
+        let ratio = row.ratios().last().map_or_else(|| "-".to_owned(), |(_, ratio)| format!("{ratio:.2}×"));
+        let named = [format!("{}, {}", row.what, row.unit)].into_iter();
+        table += &line(&named.chain(costs).chain([spread, ratio]).collect::<Vec<_>>());
+    }
+    table
 }
 
 fn beside(figure: &Figure) -> String {
@@ -104,7 +131,11 @@ fn number(value: f64) -> String {
     } else {
         2
     };
-    let plain = format!("{value:.digits$}");
+    grouped(&format!("{value:.digits$}"))
+}
+
+/// Thousands apart.
+fn grouped(plain: &str) -> String {
     let (whole, rest) = plain.split_at(plain.find('.').unwrap_or(plain.len()));
     let mut grouped = String::new();
     for (index, digit) in whole.chars().enumerate() {
@@ -127,6 +158,19 @@ mod tests {
         {
             assert_eq!(number(value), text);
         }
+    }
+
+    #[test]
+    fn a_table_of_growth_has_a_column_for_each_size() {
+        let (mut one, mut other) = (Growth::new("a call", "µs"), Growth::new("a link", "KiB"));
+        one.at(10, 5.0);
+        other.at(10, 20.0);
+        other.at(1_000, 30.0);
+        let table = growth_table(&[&one, &other]);
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines[0], "| cost of one | 10 | 1,000 | spread | largest / smallest |");
+        assert_eq!(lines[2], "| a call, µs | 5.00 |  | one run | 1.00× |");
+        assert_eq!(lines[3], "| a link, KiB | 20.0 | 30.0 | one run | 1.50× |");
     }
 
     #[test]

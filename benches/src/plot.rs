@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::figure::{Part, Section, median};
+use crate::growth;
 
 const BAR: usize = 16;
 const LEFT: usize = 330;
@@ -19,10 +20,19 @@ pub(crate) fn file(part: &Part, section: &Section) -> String {
     format!("{}-{}.svg", part.name, section.title.chars().map(plain).collect::<String>())
 }
 
-/// A picture for each section that compares.
+/// The name of the picture of a part's growth.
+pub(crate) fn growth_file(part: &Part) -> String {
+    format!("{}-growth.svg", part.name)
+}
+
+/// A picture for each section that compares, and one of how costs grow.
 pub(crate) fn pictures(part: &Part) -> Vec<(String, String)> {
     let drawn = part.sections.iter().filter(|section| is_drawn(section));
-    drawn.map(|section| (file(part, section), picture(section))).collect()
+    let bars = drawn.map(|section| (file(part, section), picture(section)));
+    let rows = part.growth();
+    let title = format!("{}: cost at each size beside the smallest", part.name);
+    let curves = (!rows.is_empty()).then(|| (growth_file(part), growth::picture(&title, &rows)));
+    bars.chain(curves).collect()
 }
 
 fn picture(section: &Section) -> String {
@@ -59,7 +69,7 @@ fn text(body: &mut String, x: usize, y: usize, words: &str, weight: &str) {
     let _ = writeln!(body, r#"<text x="{x}" y="{y}" font-weight="{weight}">{}</text>"#, escape(words));
 }
 
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 

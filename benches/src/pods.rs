@@ -3,14 +3,18 @@
 
 mod calls;
 mod docker;
+mod growth;
 mod node;
 mod slurm;
 
 use anyhow::Result;
 
-use crate::Bench;
 use crate::figure::Section;
+use crate::{Bench, say};
 
 pub(crate) async fn measure(bench: &Bench) -> Result<Vec<Section>> {
-    Ok(vec![slurm::measure(bench).await?, docker::measure(bench).await?, node::measure(bench).await?])
+    let mut slurm = slurm::measure(bench).await?;
+    say("pods: more and more of them");
+    slurm.growth = growth::measure(bench).await?;
+    Ok(vec![slurm, docker::measure(bench).await?, node::measure(bench).await?])
 }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use tarbet_store::{Clock, RedbConfig, RedisConfig, Store, StoreConfig, TableName};
 use tarbet_testbed::{Folder, Redis};
 
 use crate::Bench;
-use crate::figure::{Figure, Section};
+use crate::figure::{Figure, Section, median};
+use crate::growth::{Growth, SIZES};
 
 const WRITERS: usize = 64;
 
@@ -37,7 +38,47 @@ pub(crate) async fn measure(bench: &Bench) -> Result<Vec<Section>> {
     for ((name, _), rates) in stores.iter().zip(rates) {
         section.push(Figure::new(*name, "commits/s", rates).beside("synced file", synced.iter().copied()));
     }
+    for (name, store) in &stores {
+        section.growth.extend(growth(bench, name, store).await?);
+    }
     Ok(vec![section])
+}
+
+/// What reading and writing one entry costs among more and more, and each of a list of all.
+async fn growth(bench: &Bench, name: &str, store: &Store) -> Result<Vec<Growth>> {
+    const CALLS: usize = 500;
+    const VALUE: &str = "a value of an ordinary size, about sixty bytes of it";
+    let table = TableName::new("growth")?;
+    let key = |number: usize| table.key(format!("entry-{number:05}"));
+    let mut get = Growth::new(format!("{name}: reading one of so many entries"), "µs");
+    let mut put = Growth::new(format!("{name}: writing one of so many entries"), "µs");
+    let mut list = Growth::new(format!("{name}: each of so many entries of a list"), "µs");
+    let mut there = 0;
+    for size in SIZES {
+        for number in there..size {
+            store.put(key(number), VALUE).await?;
+        }
+        there = size;
+        for _ in 0..bench.scale.rounds {
+            let (mut gets, mut puts) = (Vec::with_capacity(CALLS), Vec::with_capacity(CALLS));
+            for call in 0..CALLS {
+                let key = key(call * 7919 % size);
+                let begun = Instant::now();
+                ensure!(store.get(&key).await?.is_some(), "{key:?} is not there");
+                gets.push(begun.elapsed().as_secs_f64() * 1e6);
+                let begun = Instant::now();
+                store.put(key, VALUE).await?;
+                puts.push(begun.elapsed().as_secs_f64() * 1e6);
+            }
+            get.at(size, median(&gets));
+            put.at(size, median(&puts));
+            let begun = Instant::now();
+            let all = store.list(&table.prefix("")).await?.len();
+            list.at(size, begun.elapsed().as_secs_f64() * 1e6 / size as f64);
+            ensure!(all == size, "{all} of {size} are listed");
+        }
+    }
+    Ok(vec![get, put, list])
 }
 
 async fn commits(store: &Store, time: Duration) -> Result<f64> {

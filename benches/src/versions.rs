@@ -9,6 +9,7 @@ use crate::peers::built;
 /// The programs that have a share in a part's figures, ours first.
 pub(crate) fn of(part: &str, binary: &Path) -> Vec<String> {
     let others: &[Told] = match part {
+        "up" => &[],
         "reach" => &[FRP, RATHOLE, SSH, HAPROXY, ENVOY, REDIS],
         "jobs" => &[KUBERNETES, TEKTON, ETCD],
         "pods" => &[KUBERNETES, DOCKER, SLURM],
@@ -18,7 +19,7 @@ pub(crate) fn of(part: &str, binary: &Path) -> Vec<String> {
     };
     let ours = Told("tarbet", Source::Program(&binary.display().to_string(), "version")).version();
     let commit =
-        first_line("git", &["rev-parse", "--short", "HEAD"]).map(|commit| format!("commit {commit}"));
+        first_line("git", &["describe", "--always", "--dirty"]).map(|commit| format!("commit {commit}"));
     ours.into_iter().chain(commit).chain(others.iter().filter_map(Told::version)).collect()
 }
 
@@ -42,7 +43,7 @@ const HAPROXY: Told = Told("haproxy", Source::Program("haproxy", "-v"));
 const REDIS: Told = Told("redis", Source::Program("redis-server", "--version"));
 const ETCD: Told = Told("etcd", Source::Program("etcd", "--version"));
 const DOCKER: Told = Told("docker", Source::Program("dockerd", "--version"));
-const SLURM: Told = Told("slurm", Source::Program("sbatch", "--version"));
+const SLURM: Told = Told("slurm", Source::Program("slurmctld", "-V"));
 const NFT: Told = Told("nft", Source::Program("nft", "--version"));
 const BIRD: Told = Told("bird", Source::Program("bird", "--version"));
 const STRONGSWAN: Told = Told("strongswan", Source::Program("swanctl", "--version"));

@@ -98,7 +98,8 @@ pub(super) async fn offering(
     let mut known = Vec::new();
     for peer in 0..peers {
         let name = format!("peer-{peer}");
-        let offers: Vec<Offer> = (0..services).map(|service| offer(service, peer, endpoints)).collect();
+        let offers: Vec<Arc<Offer>> =
+            (0..services).map(|service| offer(service, peer, endpoints).into()).collect();
         let snapshot = Snapshot::after(None, &name, &offers, 1000).map(|snapshot| Arc::new(snapshot.into()));
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         known.push((name, listener.local_addr()?.port()));
@@ -111,7 +112,8 @@ pub(super) async fn offering(
     Ok(known)
 }
 
-fn offer(service: usize, peer: usize, endpoints: usize) -> Offer {
+/// A service as a peer offers it.
+pub(super) fn offer(service: usize, peer: usize, endpoints: usize) -> Offer {
     let address = |number: usize| {
         let index = service * endpoints + number;
         format!("10.{}.{}.{}", peer + 1, index / 250, index % 250 + 1)

@@ -13,6 +13,7 @@ use tarbet_testbed::product::Product;
 use super::in_turn;
 use super::world::World;
 use crate::figure::{Figure, Mark, Section, median};
+use crate::growth::{Growth, SIZES};
 use crate::{Bench, cpu};
 
 const CALLS: usize = 200;
@@ -101,27 +102,49 @@ async fn plan(bench: &Bench, product: &Product) -> Result<Section> {
             set(TagMapping { name: name(number), child_tags: Vec::new(), uri, ip })
         })
         .await?;
-    for (tag, members) in [("servers", 0..RULES), ("clients", RULES..RULES + 20)] {
+    let some = SIZES.into_iter().map(|size| (format!("servers-{size}"), 0..size as u32));
+    let all = [
+        ("servers".to_owned(), 0..RULES),
+        ("everything".to_owned(), 0..endpoints),
+        ("clients".to_owned(), RULES..RULES + 20),
+    ];
+    for (name_of_tag, members) in some.chain(all) {
         let child_tags = members.map(name).collect();
-        set(TagMapping { name: tag.into(), child_tags, uri: None, ip: None }).await?;
+        set(TagMapping { name: name_of_tag, child_tags, uri: None, ip: None }).await?;
     }
     let rule =
         json!([{ "name": "web", "src_port": -1, "dst_port": 443, "protocol": 6, "tags": ["clients"] }]);
     let (mut times, mut resident) = (Vec::new(), Vec::new());
+    let mut growth =
+        Growth::new("a rule of so many that are planned at once, 20 targets each, 100,000 endpoints", "µs");
     for _ in 0..bench.scale.rounds {
-        let begun = Instant::now();
-        let plan = world.rest(Method::POST, "/tags/servers/rules?plan=true", Some(&rule)).await?;
-        times.push(begun.elapsed().as_secs_f64());
-        let calls = plan["calls"].as_array().map_or(0, Vec::len);
-        ensure!(calls >= RULES as usize, "only {calls} calls are planned: {}", short(&plan));
+        for size in SIZES {
+            let seconds = planned(&world, &format!("servers-{size}"), size, &rule).await?;
+            growth.at(size, seconds * 1e6 / size as f64);
+        }
+        times.push(planned(&world, "servers", RULES as usize, &rule).await?);
         resident.push(cpu::resident_mib(world.process.process.pid())?);
     }
+    // After the memory of the others was looked at.
+    let everything = planned(&world, "everything", endpoints as usize, &rule).await?;
     let note = "A rule for every resource of a tag, planned: 1,000 networks, 100,000 endpoints, 50,000 rules with 20 \
                 targets each. The answer names every call.";
     let mut section = Section::new("A large plan", note);
+    section.growth.push(growth);
     section.push(Figure::new("planned and told", "s", times).mark(Mark::AtMost(5.0)));
     section.push(Figure::new("memory of the orchestrator", "MiB", resident).mark(Mark::AtMost(500.0)));
+    section.push(Figure::new("100,000 rules, planned and told", "s", [everything]));
     Ok(section)
+}
+
+/// Seconds of a plan that gives a rule to every member of this tag.
+async fn planned(world: &World, tag: &str, members: usize, rule: &Value) -> Result<f64> {
+    let begun = Instant::now();
+    let plan = world.rest(Method::POST, &format!("/tags/{tag}/rules?plan=true"), Some(rule)).await?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let calls = plan["calls"].as_array().map_or(0, Vec::len);
+    ensure!(calls >= members, "only {calls} calls are planned: {}", short(&plan));
+    Ok(seconds)
 }
 
 fn network(number: u32) -> IpNet {

@@ -10,9 +10,10 @@ use super::in_turn;
 use super::world::World;
 use crate::Bench;
 use crate::figure::{Figure, Mark, Section};
+use crate::growth::Growth;
 
 const CALLS: usize = 200;
-const COUNTS: [u32; 3] = [10, 1_000, 100_000];
+const COUNTS: [u32; 5] = [10, 100, 1_000, 10_000, 100_000];
 /// Addresses asked for.
 const SIZE: i32 = 200;
 
@@ -48,6 +49,13 @@ pub(super) async fn measure(bench: &Bench) -> Result<Section> {
     );
     let mut section = Section::new("Finding an unused address space", &note);
     let few = times[0].clone();
+    let mut growth = Growth::new("finding an unused address space among so many", "µs");
+    for (count, runs) in COUNTS.into_iter().zip(&times) {
+        for millis in runs {
+            growth.at(count as usize, millis * 1e3);
+        }
+    }
+    section.growth.push(growth);
     for (count, runs) in COUNTS.into_iter().zip(times) {
         let figure = Figure::new(format!("{count} used"), "ms", runs).mark(Mark::AtMost(1.0));
         section.push(if count == COUNTS[0] { figure } else { figure.beside("10 used", few.iter().copied()) });

@@ -14,6 +14,7 @@ use tarbet_testbed::{Lease, Redis};
 use super::bare::Bare;
 use super::{alone, in_turn};
 use crate::figure::{Figure, Mark, Section};
+use crate::growth::{Growth, SIZES};
 use crate::{Bench, cpu};
 
 const CALLS: usize = 500;
@@ -50,23 +51,20 @@ impl Service {
 
     /// GetTag a second with many clients, each with a connection of its own.
     async fn crowd(&self, time: Duration) -> Result<f64> {
-        let count = Arc::new(AtomicU64::new(0));
-        let begun = Instant::now();
-        let url = self.url();
-        let clients = (0..CLIENTS).map(|_| {
-            let (count, url) = (Arc::clone(&count), url.clone());
-            tokio::spawn(async move {
-                let mut client = TagServiceClient::connect(url).await?;
+        let (count, begun, url) = (Arc::new(AtomicU64::new(0)), Instant::now(), self.url());
+        let counted = Arc::clone(&count);
+        alone(move || async move {
+            let clients = (0..CLIENTS).map(|_| async {
+                let caller = Caller::connect(url.clone()).await?;
                 while begun.elapsed() < time {
-                    client.get_tag(GetTagRequest { tag_name: "leaf-0".into() }).await?;
-                    count.fetch_add(1, Ordering::Relaxed);
+                    caller.get("leaf-0".into()).await?;
+                    counted.fetch_add(1, Ordering::Relaxed);
                 }
                 anyhow::Ok(())
-            })
-        });
-        for client in clients.collect::<Vec<_>>() {
-            client.await??;
-        }
+            });
+            futures::future::try_join_all(clients).await
+        })
+        .await?;
         Ok(count.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64())
     }
 }
@@ -167,12 +165,15 @@ pub(super) async fn measure(bench: &Bench) -> Result<Vec<Section>> {
     let mut many = Section::new(
         "Tags: many clients",
         &format!(
-            "{CLIENTS} clients with a connection each, one call at a time; load and service share the cores."
+            "{CLIENTS} clients like that one, each with a connection of its own, on one thread; one call at a time each. Load \
+             and service share the cores."
         ),
     );
     many.push(Figure::new("GetTag", "calls/s", crowd).mark(Mark::AtLeast(30_000.0)));
     drop(services);
-    Ok(vec![single, many, million(bench, &product).await?])
+    let mut million = million(bench, &product).await?;
+    million.growth = growth(bench, &product).await?;
+    Ok(vec![single, many, million])
 }
 
 async fn ask(mut bare: redis::aio::MultiplexedConnection, command: &str, key: String) -> Result<()> {
@@ -231,4 +232,39 @@ async fn million(bench: &Bench, product: &Product) -> Result<Section> {
     section.push(Figure::new("tags set", "calls/s", [filled]));
     section.push(Figure::new("memory of the service", "MiB", [resident]));
     Ok(section)
+}
+
+/// What a tag costs among more and more of them, and a member in a tag with more and more.
+async fn growth(bench: &Bench, product: &Product) -> Result<Vec<Growth>> {
+    const RESOLVED: usize = 20;
+    let service = Service::start(product, "growth", &["store.kind=memory".into()]).await?;
+    let filling = Caller::connect(service.url()).await?;
+    let mut get = Growth::new("GetTag among so many tags", "µs");
+    let mut set = Growth::new("SetTag among so many tags", "µs");
+    let mut resolve = Growth::new("ResolveTag, each of so many members", "µs");
+    let (name, mut there) = (|number: usize| format!("default.east.m{number}"), 0);
+    for size in SIZES {
+        for number in there..size {
+            filling.set(leaf(name(number), number)).await?;
+        }
+        there = size;
+        let child_tags = (0..size).map(name).collect();
+        filling.set(TagMapping { name: format!("of-{size}"), child_tags, uri: None, ip: None }).await?;
+        for _ in 0..bench.scale.rounds {
+            let url = service.url();
+            let one_client = move || async move {
+                let caller = Caller::connect(url).await?;
+                let pick = |call: usize| call * 7919 % size;
+                let get = in_turn(CALLS, |call| caller.get(name(pick(call)))).await?;
+                let set = in_turn(CALLS, |call| caller.set(leaf(name(pick(call)), pick(call)))).await?;
+                let all = in_turn(RESOLVED, |_| caller.resolve(format!("of-{size}"), size)).await?;
+                Ok([get, set, all / size as f64])
+            };
+            for (row, millis) in [&mut get, &mut set, &mut resolve].into_iter().zip(alone(one_client).await?)
+            {
+                row.at(size, millis * 1e3);
+            }
+        }
+    }
+    Ok(vec![get, set, resolve])
 }

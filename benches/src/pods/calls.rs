@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
-use tarbet_testbed::Lease;
 use tarbet_testbed::product::{Agent, Product};
+use tarbet_testbed::{Lease, Slurm};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -37,6 +37,15 @@ impl Edge {
             .await?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ports.port(1)));
         Ok(Self { api, _plugin: plugin, address, _ports: ports })
+    }
+
+    /// Starts both on a Slurm cluster, where pods are processes that nobody probes.
+    pub(super) async fn slurm(product: &Product, slurm: &Slurm, variables: &[(&str, &str)]) -> Result<Self> {
+        let config = "ContainerRuntime: process\nSharedFS: true\nEnableProbes: false\n";
+        let config = product.folder().write("SlurmConfig.yaml", config)?.display().to_string();
+        let conf = slurm.config().display().to_string();
+        let variables = [&[("SLURM_CONF", conf.as_str())], variables].concat();
+        Self::start(product, &["plugin", "slurm", "--interlink-config", &config], &variables).await
     }
 
     /// Creates all pods, this many at a time.

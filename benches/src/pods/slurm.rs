@@ -16,9 +16,9 @@ use crate::Bench;
 use crate::figure::{Figure, Mark, Section};
 use crate::load::{Aim, keep_alive};
 
-/// The states of this many are asked for at once.
-const KNOWN: usize = 1000;
-const BURST: usize = 2000;
+/// Pods that are made at once, and those of them whose states are asked for at once.
+const WHOLE: (usize, usize) = (2_000, 1_000);
+const QUICK: (usize, usize) = (400, 200);
 /// Jobs that the bare tools submit.
 const BARE: usize = 200;
 const AT_ONCE: usize = 16;
@@ -27,14 +27,10 @@ pub(super) async fn measure(bench: &Bench) -> Result<Section> {
     let slurm = Slurm::start().await?;
     let product = Product::new(&bench.binary)?;
     let (squeue, asked) = counted(product.folder().path())?;
-    let config = product
-        .folder()
-        .write("SlurmConfig.yaml", "ContainerRuntime: process\nSharedFS: true\nEnableProbes: false\n")?;
-    let (config, conf) = (config.display().to_string(), slurm.config().display().to_string());
-    let words = ["plugin", "slurm", "--interlink-config", &config];
-    let mut edge = Edge::start(&product, &words, &[("SLURM_CONF", &conf), ("SQUEUEPATH", &squeue)]).await?;
+    let mut edge = Edge::slurm(&product, &slurm, &[("SQUEUEPATH", &squeue)]).await?;
 
-    let pods: Vec<_> = (0..BURST).map(|number| pod(number, "none", "sleep 600")).collect();
+    let (count, known) = if bench.scale.is_quick() { QUICK } else { WHOLE };
+    let pods: Vec<_> = (0..count).map(|number| pod(number, "none", "sleep 600")).collect();
     let begun = Instant::now();
     edge.create(&pods, AT_ONCE).await?;
     let burst = begun.elapsed().as_secs_f64();
@@ -44,7 +40,7 @@ pub(super) async fn measure(bench: &Bench) -> Result<Section> {
     let sent = names.len();
     names.sort_unstable();
     names.dedup();
-    ensure!(names.len() == BURST, "{} of {BURST} pods are jobs", names.len());
+    ensure!(names.len() == count, "{} of {count} pods are jobs", names.len());
 
     let bare = bare(&slurm).await?;
     let (mut cold, mut cached, mut forks) = (Vec::new(), Vec::new(), Vec::new());
@@ -54,9 +50,9 @@ pub(super) async fn measure(bench: &Bench) -> Result<Section> {
         edge.api.process.restart().await?;
         edge.api.ready().await?;
         let begun = Instant::now();
-        let states = edge.states(&pods[..KNOWN]).await?;
+        let states = edge.states(&pods[..known]).await?;
         cold.push(begun.elapsed().as_secs_f64());
-        ensure!(states.len() == KNOWN, "{} states", states.len());
+        ensure!(states.len() == known, "{} states", states.len());
         let begun = Instant::now();
         slurm.run("squeue", &["--noheader", "--states=all", "--all"]).await?;
         forks.push(begun.elapsed().as_secs_f64());
@@ -69,16 +65,17 @@ pub(super) async fn measure(bench: &Bench) -> Result<Section> {
          each pod (10 s for 1,000) and answers 3,913 cached states/s on such a machine.",
     );
     section.push(
-        Figure::new("pods accepted in a burst of 2,000", "pods/s", [BURST as f64 / burst])
+        Figure::new(format!("pods accepted in a burst of {count}"), "pods/s", [count as f64 / burst])
             .beside("bare sbatch", [bare]),
     );
-    section.push(Figure::new("jobs for 2,000 pods", "jobs", [sent as f64]).mark(Mark::AtMost(BURST as f64)));
+    let jobs = Figure::new(format!("jobs for {count} pods"), "jobs", [sent as f64]);
+    section.push(jobs.mark(Mark::AtMost(count as f64)));
     section.push(
         Figure::new("squeue calls in 5 s of the burst", "calls", [looks as f64 * 5.0 / burst.max(5.0)])
             .mark(Mark::AtMost(1.0)),
     );
     section.push(
-        Figure::new("states of 1,000 pods, cold", "s", cold)
+        Figure::new(format!("states of {known} pods, cold"), "s", cold)
             .beside("one squeue", forks)
             .mark(Mark::AtMost(0.15)),
     );

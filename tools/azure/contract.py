@@ -4,7 +4,7 @@
     tools/install azure
     ~/.cache/tarbet/azure/venv/bin/python tools/azure/contract.py > crates/nets/tests/it/azure/contract.json
 
-For each operation: verb, path, api-version and the schema of its body, with every type, required
+For each operation: verb, path, api-version, other parameters and the schema of its body, with every type, required
 and read-only field, enumeration, pattern and bound that the SDK knows.
 """
 
@@ -28,9 +28,9 @@ WANTED = [
     (NETWORK, "virtual_network_peerings",
      {"list": None, "get": None, "delete": None, "create_or_update": "VirtualNetworkPeering"}),
     (NETWORK, "network_security_groups",
-     {"list": None, "get": None, "delete": None, "create_or_update": "NetworkSecurityGroup"}),
+     {"list": None, "get": None, "delete": None, "create_or_update": "NetworkSecurityGroup", "update_tags": "TagsObject"}),
     (NETWORK, "security_rules", {"get": None, "delete": None, "create_or_update": "SecurityRule"}),
-    (NETWORK, "network_interfaces", {"list": None, "get": None, "delete": None, "create_or_update": "NetworkInterface"}),
+    (NETWORK, "network_interfaces", {"list": None, "get": None, "delete": None, "create_or_update": "NetworkInterface", "update_tags": "TagsObject"}),
     (NETWORK, "public_ip_addresses", {"get": None, "delete": None, "create_or_update": "PublicIPAddress"}),
     (NETWORK, "nat_gateways", {"get": None, "delete": None, "create_or_update": "NatGateway"}),
     (NETWORK, "virtual_network_gateways",
@@ -41,7 +41,7 @@ WANTED = [
      {"list": None, "get": None, "delete": None, "create_or_update": "VirtualNetworkGatewayConnection",
       "get_shared_key": None, "set_shared_key": "ConnectionSharedKey"}),
     (COMPUTE, "", {"get": None, "delete": None, "create_or_update": "VirtualMachine"}),
-    (CLUSTERS, "", {"get": None, "delete": None, "create_or_update": "ManagedCluster"}),
+    (CLUSTERS, "", {"list_by_resource_group": None, "get": None, "delete": None, "create_or_update": "ManagedCluster"}),
 ]
 
 SCALARS = {
@@ -125,6 +125,9 @@ def main():
                 "path": re.search(r'"(/subscriptions/[^"]+)"', source).group(1),
                 "apiVersion": re.search(r'"api-version", "([\d-]+)"', source).group(1),
             }
+            query = sorted(set(re.findall(r'_params\["([^"]+)"\]', source)) - {"api-version"})
+            if query:
+                operation["query"] = query
             if body:
                 operation["body"] = schemas.of(models, prefix, body)["$ref"]
             operations.append(operation)

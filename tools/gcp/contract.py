@@ -16,14 +16,18 @@ import sys
 import googleapiclient
 
 METHODS = {"compute": """
-networks.get networks.insert networks.delete networks.addPeering networks.removePeering
-subnetworks.get subnetworks.insert subnetworks.delete
+networks.get networks.list networks.insert networks.delete networks.addPeering networks.removePeering
+subnetworks.get subnetworks.insert subnetworks.delete subnetworks.aggregatedList
 firewalls.get firewalls.list firewalls.insert firewalls.patch firewalls.delete
 instances.get instances.insert instances.delete instances.setTags instances.aggregatedList
 routers.get routers.insert routers.patch routers.delete
 vpnGateways.get vpnGateways.insert vpnGateways.delete
 externalVpnGateways.get externalVpnGateways.list externalVpnGateways.insert externalVpnGateways.delete
 vpnTunnels.get vpnTunnels.list vpnTunnels.insert vpnTunnels.delete
+addresses.get addresses.insert addresses.delete addresses.setLabels addresses.aggregatedList
+globalAddresses.get globalAddresses.insert globalAddresses.delete globalAddresses.setLabels
+forwardingRules.get forwardingRules.insert forwardingRules.delete forwardingRules.aggregatedList
+globalForwardingRules.get globalForwardingRules.insert globalForwardingRules.delete
 globalOperations.wait regionOperations.wait zoneOperations.wait
 """, "container": """
 projects.locations.clusters.get projects.locations.clusters.list projects.locations.clusters.create

@@ -24,9 +24,12 @@ WANTED = {
         get_vpc_default_routing_table list_vpc_routing_table_routes create_vpc_routing_table_route
         get_vpc_routing_table_route delete_vpc_routing_table_route
         list_subnets create_subnet get_subnet delete_subnet set_subnet_public_gateway
+        get_subnet_public_gateway unset_subnet_public_gateway
         list_security_groups create_security_group get_security_group delete_security_group
         list_security_group_rules create_security_group_rule get_security_group_rule delete_security_group_rule
         list_instances create_instance get_instance delete_instance get_instance_network_interface
+        list_subnet_reserved_ips create_subnet_reserved_ip get_subnet_reserved_ip delete_subnet_reserved_ip
+        list_endpoint_gateways create_endpoint_gateway get_endpoint_gateway delete_endpoint_gateway
         list_public_gateways create_public_gateway get_public_gateway delete_public_gateway
         list_vpn_gateways create_vpn_gateway get_vpn_gateway delete_vpn_gateway list_vpn_gateway_connections
         create_vpn_gateway_connection get_vpn_gateway_connection delete_vpn_gateway_connection

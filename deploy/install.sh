@@ -25,7 +25,6 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$from" ] || die "--from is missing; see --help" 2
 case $role in ''|gateway|agent|nets) ;; *) die "--role takes gateway, agent or nets" 2 ;; esac
-[ "$(uname -s)-$(uname -m)" = Linux-x86_64 ] || die "there is a program for Linux on x86-64 only; build it with cargo elsewhere"
 
 run() { if [ -n "$plan" ]; then printf 'would run: %s\n' "$*"; else "$@"; fi; }
 
@@ -44,7 +43,7 @@ if [ -n "$sum" ] && [ -f "$temporary/tarbet" ]; then
 fi
 if [ -f "$temporary/tarbet" ]; then
   chmod 755 "$temporary/tarbet"
-  "$temporary/tarbet" version >/dev/null || die "it is not a program that runs here; nothing was installed"
+  "$temporary/tarbet" version >/dev/null || die "it is not a program that runs here ($(uname -sm)); nothing was installed"
 fi
 run mkdir -p "$to"
 # Renamed into place: a running program is never written over.
@@ -64,8 +63,11 @@ if [ -n "$role" ]; then
   run chmod 2750 /etc/tarbet
   [ -e "/etc/tarbet/$role.yaml" ] || run install -m 640 -g tarbet "$here/systemd/$role.yaml" /etc/tarbet/
   sed "s#/usr/local/bin/tarbet#$to/tarbet#" "$here/systemd/tarbet-$role.service" > "$temporary/unit"
+  next="look at /etc/tarbet/$role.yaml, then systemctl enable --now tarbet-$role"
+  # It was here before: what runs is still the old program.
+  [ ! -e "$units/tarbet-$role.service" ] || next="systemctl daemon-reload && systemctl restart tarbet-$role"
   run cp "$temporary/unit" "$units/tarbet-$role.service"
-  printf 'Next: look at /etc/tarbet/%s.yaml, then systemctl enable --now tarbet-%s\n' "$role" "$role"
+  printf 'Next: %s\n' "$next"
 else
   printf 'Next: %s/tarbet check --pre\n' "$to"
 fi

@@ -59,9 +59,10 @@ function Tile({ href, value, of, name, children }: TileProps) {
   );
 }
 
-/** The last minute as a line. */
+/** The last minute as a line; none while nothing passes. */
 function Spark({ rates }: { rates: number[] }) {
-  const most = Math.max(1, ...rates);
+  if (!rates.some((rate) => rate > 0)) return null;
+  const most = Math.max(...rates);
   const points = rates.map((rate, i) => `${120 - (rates.length - 1 - i) * 2} ${27 - (rate / most) * 24}`);
   return (
     <svg class="spark" viewBox="0 0 120 30" preserveAspectRatio="none" aria-hidden="true">

@@ -28,6 +28,7 @@ use tokio::time::Instant;
 pub use self::kubernetes::LocalKubernetes;
 use crate::agent::end_to_end;
 pub use crate::dial::ClientFiles;
+use crate::lent::Lender;
 use crate::local::Way;
 use crate::names::SiteName;
 use crate::peers::{self, PeerError, Peers};
@@ -35,6 +36,10 @@ use crate::peers::{self, PeerError, Peers};
 /// A connection that proved its caller is opened anew before the proof ends: tokens live for five
 /// minutes at most.
 const PROOF_LASTS: Duration = Duration::from_mins(4);
+
+/// How often something is sent that certainly reached nobody: a connection may be left by its other end in the
+/// very moment in which it is used.
+const TRIES: usize = 3;
 
 /// What the caller says about itself.
 const NAME: &str = "tarbet client";
@@ -178,25 +183,50 @@ fn connect_error(target: &str, error: PeerError) -> LinkError {
 impl Dialer for RemoteSite {
     fn open_with(&self, target: Target, first: Bytes) -> BoxFuture<'_, Result<ByteStream, LinkError>> {
         async move {
-            let (way, target) = self.way(&target).await?;
-            way.open_with(target, first).await
+            let mut tried = 1;
+            loop {
+                let (way, named) = self.way(&target).await?;
+                match way.open_with(named, first.clone()).await {
+                    Err(error) if tried < TRIES && was_left(&error) => tried += 1,
+                    outcome => return outcome,
+                }
+            }
         }
         .boxed()
     }
 }
 
 impl Caller for RemoteSite {
-    fn call(&self, mut request: Request<Body>) -> BoxFuture<'_, Result<Response<Body>, LinkError>> {
+    fn call(&self, request: Request<Body>) -> BoxFuture<'_, Result<Response<Body>, LinkError>> {
         async move {
-            let target = request.extensions().get::<Target>().cloned();
+            let (parts, body) = request.into_parts();
+            let target = parts.extensions.get::<Target>().cloned();
             let target =
                 target.ok_or_else(|| LinkError::Request("it does not say which service it is for".into()))?;
-            let (way, target) = self.way(&target).await?;
-            request.extensions_mut().insert(target);
-            way.call(request).await
+            let lender = Lender::new(body);
+            let mut tried = 1;
+            loop {
+                let (way, named) = self.way(&target).await?;
+                let body = lender.lend().ok_or_else(|| {
+                    LinkError::Request("its body was already on the way when the connection was left".into())
+                })?;
+                let mut request = Request::from_parts(parts.clone(), body);
+                request.extensions_mut().insert(named);
+                match way.call(request).await {
+                    Err(error) if tried < TRIES && was_left(&error) && !lender.is_gone() => tried += 1,
+                    outcome => return outcome,
+                }
+            }
         }
         .boxed()
     }
+}
+
+/// Whether the other end left the connection before this reached it, so that another one is to be opened.
+fn was_left(error: &LinkError) -> bool {
+    let of_connection =
+        matches!(error, LinkError::Draining | LinkError::Closed { .. } | LinkError::Reset { .. });
+    of_connection && error.safe_to_retry()
 }
 
 /// What a failed use of a gateway means to a person at a terminal.

@@ -7,6 +7,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::{HeaderMap, Request, Response, StatusCode};
 use jiff::Timestamp;
+use tarbet_identity::Secret;
 use tarbet_identity::caller::Caller;
 use tarbet_link::{Body, Denial, Handler, IncomingCall, IncomingStream, IncomingUpgrade, Target};
 use tarbet_telemetry::Problem;
@@ -24,7 +25,7 @@ use crate::audit::{AuditLog, Event};
 pub struct Dispatcher {
     services: BTreeMap<String, Arc<dyn Service>>,
     policy: RwLock<Arc<Policy>>,
-    callers: Option<Callers>,
+    callers: RwLock<Option<Arc<Callers>>>,
     end_to_end: Option<EndToEnd>,
     audit: AuditLog,
     site: Option<String>,
@@ -37,7 +38,7 @@ impl Dispatcher {
         Self {
             services: services.map(|service| (service.name().to_owned(), service)).collect(),
             policy: RwLock::new(Arc::new(policy)),
-            callers: None,
+            callers: RwLock::default(),
             end_to_end: None,
             audit: AuditLog::none(),
             site: None,
@@ -60,7 +61,13 @@ impl Dispatcher {
     /// Believes callers whose tokens these are.
     #[must_use]
     pub fn believing(self, callers: Callers) -> Self {
-        Self { callers: Some(callers), ..self }
+        Self { callers: RwLock::new(Some(Arc::new(callers))), ..self }
+    }
+
+    /// Judges by the policy and the issuers of another from the next request on.
+    pub fn judge_like(&self, other: &Self) {
+        *self.policy.write().unwrap_or_else(PoisonError::into_inner) = other.policy();
+        *self.callers.write().unwrap_or_else(PoisonError::into_inner) = other.callers();
     }
 
     /// Also takes connections that end at this agent.
@@ -87,8 +94,8 @@ impl Dispatcher {
         services.filter(|(_, methods)| !methods.is_empty()).collect()
     }
 
-    pub(super) fn callers(&self) -> Option<&Callers> {
-        self.callers.as_ref()
+    pub(super) fn callers(&self) -> Option<Arc<Callers>> {
+        self.callers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The service that is meant and what it is asked for.
@@ -146,7 +153,24 @@ enum Origin {
     /// Over a link: the gateway can read and change it.
     Link,
     /// Inside a connection that ends here, opened by one who may have proven a name.
-    EndToEnd(Option<Caller>),
+    EndToEnd(Option<Proven>),
+}
+
+/// One who proved a name when the connection was opened.
+pub(super) struct Proven {
+    pub(super) caller: Caller,
+    pub(super) token: Secret,
+    pub(super) to: Arc<Callers>,
+}
+
+impl Proven {
+    /// Whether the proof holds now: an issuer may have been taken out since.
+    fn holds(&self, callers: Option<Arc<Callers>>, now: Timestamp) -> bool {
+        now < self.caller.expires
+            && callers.is_some_and(|callers| {
+                Arc::ptr_eq(&callers, &self.to) || callers.of_connection(self.token.expose(), now).is_ok()
+            })
+    }
 }
 
 /// Serves what comes in one way.
@@ -171,14 +195,16 @@ impl Door {
         self.dispatcher.methods()
     }
 
-    pub(super) fn end_to_end(dispatcher: Arc<Dispatcher>, caller: Option<Caller>) -> Self {
-        Self { dispatcher, origin: Origin::EndToEnd(caller) }
+    pub(super) fn end_to_end(dispatcher: Arc<Dispatcher>, proven: Option<Proven>) -> Self {
+        Self { dispatcher, origin: Origin::EndToEnd(proven) }
     }
 
     /// Who the opener of this connection has proven to be, as long as that holds.
     fn caller(&self, now: Timestamp) -> Option<&str> {
         match &self.origin {
-            Origin::EndToEnd(Some(caller)) if now < caller.expires => Some(&caller.principal),
+            Origin::EndToEnd(Some(proven)) if proven.holds(self.dispatcher.callers(), now) => {
+                Some(&proven.caller.principal)
+            }
             _ => None,
         }
     }
@@ -207,7 +233,7 @@ impl Door {
         let now = Timestamp::now();
         let token = head.headers_mut().remove(callers::TOKEN);
         let first = self.judge(wanted, self.caller(now));
-        let (Err(_), Some(token), Some(callers)) = (&first, token, &self.dispatcher.callers) else {
+        let (Err(_), Some(token), Some(callers)) = (&first, token, self.dispatcher.callers()) else {
             return self.record(wanted, Some(head.headers()), self.caller(now), first).await.map(|()| body);
         };
         let proven = match token.to_str() {

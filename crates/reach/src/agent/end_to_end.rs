@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use tarbet_identity::tls::{Acceptor, Credential, CredentialSource, ServerTls, TlsError};
-use tarbet_identity::{Pin, PrivateKey};
+use tarbet_identity::{Pin, PrivateKey, Secret};
 use tarbet_link::handshake::{Hello, Refusal, RefusalCode};
 use tarbet_link::{ByteStream, Handler};
 use tarbet_telemetry::problem::chain;
 use tokio_util::sync::CancellationToken;
 
-use super::dispatch::{Dispatcher, Door};
+use super::dispatch::{Dispatcher, Door, Proven};
 use crate::peers::receive_peer;
 
 /// The service that a client opens to speak to the agent itself.
@@ -65,5 +65,6 @@ fn admit(dispatcher: &Arc<Dispatcher>, hello: &Hello) -> Result<Arc<dyn Handler>
     let callers =
         dispatcher.callers().ok_or_else(|| refused("This site knows no issuers of callers' tokens."))?;
     let caller = callers.of_connection(token, Timestamp::now()).map_err(|error| refused(&chain(&error)))?;
-    Ok(Arc::new(Door::end_to_end(Arc::clone(dispatcher), Some(caller))))
+    let proven = Proven { caller, token: Secret::new(token.to_owned()), to: callers };
+    Ok(Arc::new(Door::end_to_end(Arc::clone(dispatcher), Some(proven))))
 }

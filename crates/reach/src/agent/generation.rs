@@ -4,7 +4,7 @@
 //! up before the one before it is asked to leave, and what runs there finishes there.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
@@ -50,6 +50,8 @@ pub(super) struct Generation {
     kas: Option<Joined>,
     stop: CancellationToken,
     refused_policy: Option<String>,
+    /// Those before it, as long as anything runs there.
+    left: Vec<Weak<Dispatcher>>,
 }
 
 impl Generation {
@@ -76,7 +78,7 @@ impl Generation {
         if let Some(callers) = callers {
             let known = before.and_then(|before| before.dispatcher.callers());
             dispatcher = dispatcher.believing(match known {
-                Some(known) => callers.remembering(known),
+                Some(known) => callers.remembering(&known),
                 None => callers,
             });
         }
@@ -125,7 +127,16 @@ impl Generation {
             let door = Arc::new(Door::of_links(Arc::clone(&dispatcher)));
             Some(Agent::new(links, Arc::new(connector), door, identity))
         };
-        Ok(Self { config: config.clone(), digest, dispatcher, native, kas, stop, refused_policy: None })
+        Ok(Self {
+            config: config.clone(),
+            digest,
+            dispatcher,
+            native,
+            kas,
+            stop,
+            refused_policy: None,
+            left: Vec::new(),
+        })
     }
 
     /// Begins to dial.
@@ -189,6 +200,24 @@ impl Generation {
         self.stop.cancel();
     }
 
+    /// Takes the place of the one before, which leaves. A gateway may go on to use a link that is left, by
+    /// chance for a moment or on purpose for as long as it can: what comes that way is judged as here.
+    pub(super) fn succeed(&mut self, mut before: Self) {
+        self.left = std::mem::take(&mut before.left);
+        self.left.push(Arc::downgrade(&before.dispatcher));
+        self.judge_alike();
+        before.leave();
+    }
+
+    fn judge_alike(&mut self) {
+        self.left.retain(|left| {
+            left.upgrade().is_some_and(|left| {
+                left.judge_like(&self.dispatcher);
+                true
+            })
+        });
+    }
+
     /// Looks at the policy's file again. A file that cannot be used changes nothing, and is told of once.
     pub(super) fn look_at_policy(&mut self) -> Result<(), Problem> {
         if self.config.policy_file.is_none() {
@@ -200,6 +229,7 @@ impl Generation {
             Ok(policy) => {
                 self.refused_policy = None;
                 if self.dispatcher.govern(policy) {
+                    self.judge_alike();
                     tracing::info!("The site's policy has changed.");
                 }
                 Ok(())

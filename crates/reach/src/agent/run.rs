@@ -130,6 +130,7 @@ async fn take_over(
     next.run(lasting);
     next.up(PATIENCE).await?;
     trial.disarm();
-    std::mem::replace(current, next).leave();
+    let before = std::mem::replace(current, next);
+    current.succeed(before);
     Ok(Reloaded::Replaced)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tarbet_identity::caller::{CallerIssuer, RequestDigest};
-use tarbet_identity::{PinSet, PrivateKey, Secret, Subject};
+use tarbet_identity::{PinSet, PrivateKey, PublicKey, Secret, Subject};
 use tarbet_link::{Dialer, LinkError};
 use tarbet_reach::agent::callers::Callers;
 use tarbet_reach::agent::end_to_end::EndToEnd;
@@ -24,8 +24,10 @@ struct World {
     _gateway: Gateway,
     _agent: AgentProcess,
     issuer: CallerIssuer,
+    issuer_key: PublicKey,
     key: PrivateKey,
     echo: Arc<Echo>,
+    dispatcher: Arc<Dispatcher>,
 }
 
 async fn world(policy: impl FnOnce(Policy) -> Policy) -> World {
@@ -39,9 +41,19 @@ async fn world(policy: impl FnOnce(Policy) -> Policy) -> World {
     let dispatcher = Dispatcher::new(vec![Arc::new(Shared(Arc::clone(&echo)))], policy)
         .believing(Callers::new(paris(), [issuing.public()]).unwrap())
         .reached_end_to_end(EndToEnd::new(&key, "agent", CancellationToken::new()).unwrap());
-    let mut agent = lab.agent("host", &token, &["gw"], Door::of_links(Arc::new(dispatcher)), 1);
+    let dispatcher = Arc::new(dispatcher);
+    let mut agent = lab.agent("host", &token, &["gw"], Door::of_links(Arc::clone(&dispatcher)), 1);
     agent.up(2).await;
-    World { lab, _gateway: gateway, _agent: agent, issuer: CallerIssuer::new(issuing), key, echo }
+    World {
+        lab,
+        _gateway: gateway,
+        _agent: agent,
+        issuer_key: issuing.public(),
+        issuer: CallerIssuer::new(issuing),
+        key,
+        echo,
+        dispatcher,
+    }
 }
 
 fn paris() -> Subject {
@@ -156,6 +168,41 @@ async fn end_to_end_the_agent_proves_its_key_and_the_caller_its_name() {
     let other = world.sealed(&PrivateKey::generate().unwrap(), None);
     assert_eq!(code(&ask(&other, request("GET", "/", "")).await.unwrap_err()), "TB-1204");
     assert_eq!(world.echo.begun.load(std::sync::atomic::Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn an_issuer_that_is_taken_out_counts_no_more_where_it_was_believed_before() {
+    let world = world(|policy| policy).await;
+    let ann = world.sealed(&world.key, Some(world.token("ann", None)));
+    let get = async || ask(&ann, request("GET", "/", "")).await;
+    assert_eq!(get().await.unwrap(), "paris:");
+
+    // Another issuer beside it: the connection that is open goes on.
+    let (second, policy) = (PrivateKey::generate().unwrap().public(), || Policy {
+        services: vec![ServiceRule::For(ServiceFor {
+            name: "echo".into(),
+            callers: Some(vec!["ann".into()]),
+        })],
+        ..Policy::default()
+    });
+    let next = |issuers: Vec<_>| {
+        Dispatcher::new(Vec::new(), policy()).believing(Callers::new(paris(), issuers).unwrap())
+    };
+    let first = world.issuer_key.clone();
+    world.dispatcher.judge_like(&next(vec![first.clone(), second.clone()]));
+    assert_eq!(get().await.unwrap(), "paris:");
+
+    // Only the other one: neither that connection nor a token by itself counts any more.
+    world.dispatcher.judge_like(&next(vec![second]));
+    assert_eq!(code(&get().await.unwrap_err()), "TB-1201");
+    let token = world.token("ann", None);
+    assert_eq!(code(&with_token(&world.plain(), "GET", "", token.expose()).await.unwrap_err()), "TB-1201");
+
+    // Nobody is believed, and then the first one again.
+    world.dispatcher.judge_like(&Dispatcher::new(Vec::new(), policy()));
+    assert_eq!(code(&get().await.unwrap_err()), "TB-1201");
+    world.dispatcher.judge_like(&next(vec![first]));
+    assert_eq!(get().await.unwrap(), "paris:");
 }
 
 #[tokio::test]

@@ -369,7 +369,7 @@ impl Tags {
             };
             outcome.affected.extend(affected);
             for part in writes.chunks(CHUNK) {
-                match records.commit(part, *seen).await {
+                match records.commit(part, seen.as_ref()).await {
                     Ok(now) => {
                         self.apply(part);
                         *seen = now;
@@ -402,7 +402,7 @@ impl Tags {
     }
 
     async fn catch_up(&self, records: &Records, seen: &mut Option<Seen>) -> Result<(), Error> {
-        match records.missed(*seen).await? {
+        match records.missed(seen.as_ref()).await? {
             records::Missed::Nothing => {}
             records::Missed::Writes(writes, now) => {
                 self.apply(&writes);

@@ -129,6 +129,23 @@ pub enum Write {
     Retire(String, String),
 }
 
+impl Write {
+    /// How much text it names.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Leaf { tag, uri, ip } => {
+                tag.len() + [uri, ip].into_iter().flatten().map(String::len).sum::<usize>()
+            }
+            Self::Group(tag) | Self::Remove(tag) => tag.len(),
+            Self::Join(one, other)
+            | Self::Leave(one, other)
+            | Self::Subscribe(one, other)
+            | Self::Unsubscribe(one, other)
+            | Self::Retire(one, other) => one.len() + other.len(),
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Node {
     leaf: Option<Box<Leaf>>,

@@ -13,13 +13,20 @@ use crate::plan::tags::{Graph, Write};
 
 /// How long a process may be away and still catch up without reading everything.
 const LOG_KEPT: Duration = Duration::from_hours(1);
+/// Changes that stand beside the counter before they move to the log together. A row of the log for each change
+/// would cost it as much as everything else, and who follows would read twice.
+const RECENT_MAX: usize = 8;
+/// And most bytes of them, as each change writes them again.
+const RECENT_BYTES: usize = 4096;
 const COUNTER: &str = "counter";
 
 /// How far the log was read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) struct Seen {
     number: u64,
     revision: Revision,
+    /// The last changes, which are not in the log yet.
+    recent: Vec<Vec<Write>>,
 }
 
 /// What others did meanwhile.
@@ -52,19 +59,22 @@ impl Record for Row {
 #[derive(Debug, Serialize, Deserialize)]
 struct Counter {
     number: u64,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    recent: Vec<Vec<Write>>,
 }
 
 impl Record for Counter {
     const KIND: &'static str = "counter";
 }
 
+/// Changes that follow one another; the number of the last is the key.
 #[derive(Debug, Serialize, Deserialize)]
 struct Logged {
-    writes: Vec<Write>,
+    changes: Vec<Vec<Write>>,
 }
 
 impl Record for Logged {
-    const KIND: &'static str = "tag-log";
+    const KIND: &'static str = "tag-changes";
 }
 
 #[derive(Debug)]
@@ -88,7 +98,9 @@ impl Records {
             members: Table::new(store, "tag-members")?,
             subscribers: Table::new(store, "tag-subscribers")?,
             counter: Table::new(store, "tag-counter")?,
-            log: Table::new(store, "tag-log")?,
+            // Earlier programs kept a row for each change in `tag-log`. They find none of ours there, and we none of
+            // theirs here, so beside one of them everything is read again.
+            log: Table::new(store, "tag-changes")?,
         })
     }
 
@@ -125,14 +137,17 @@ impl Records {
             return Ok(None);
         }
         let counter = self.counter.get(&COUNTER.to_owned()).await?;
-        Ok(counter.map(|counter| Seen { number: counter.value.number, revision: counter.revision }))
+        Ok(counter.map(|counter| {
+            let Counter { number, recent } = counter.value;
+            Seen { number, revision: counter.revision, recent }
+        }))
     }
 
     /// Makes the writes lasting. Conflict means somebody else was faster.
     pub(super) async fn commit(
         &self,
         writes: &[Write],
-        seen: Option<Seen>,
+        seen: Option<&Seen>,
     ) -> Result<Option<Seen>, tarbet_store::Error> {
         let mut commit = Commit::new();
         let row = Row {};
@@ -163,35 +178,48 @@ impl Records {
             Some(seen) => self.counter.at(&key, seen.revision),
             None => self.counter.absent(&key),
         };
-        let logged = Logged { writes: writes.to_vec() };
-        let commit = commit
-            .expect(condition)
-            .with(self.counter.put_op(&key, &Counter { number })?)
-            .with(self.log.put_for_op(&number, &logged, LOG_KEPT)?);
-        let revision = store.commit(commit).await?;
-        Ok(Some(Seen { number, revision }))
+        let mut recent: Vec<Vec<Write>> = seen.map_or_else(Vec::new, |seen| seen.recent.clone());
+        recent.push(writes.to_vec());
+        let mut commit = commit.expect(condition);
+        if recent.len() >= RECENT_MAX
+            || recent.iter().flatten().map(Write::bytes).sum::<usize>() > RECENT_BYTES
+        {
+            let logged = Logged { changes: std::mem::take(&mut recent) };
+            commit = commit.with(self.log.put_for_op(&number, &logged, LOG_KEPT)?);
+        }
+        let counter = Counter { number, recent };
+        let revision = store.commit(commit.with(self.counter.put_op(&key, &counter)?)).await?;
+        Ok(Some(Seen { number, revision, recent: counter.recent }))
     }
 
     /// What happened since `seen`.
-    pub(super) async fn missed(&self, seen: Option<Seen>) -> Result<Missed, Error> {
+    pub(super) async fn missed(&self, seen: Option<&Seen>) -> Result<Missed, Error> {
         let now = self.seen().await?;
         let (before, now) = match (seen, now) {
             (_, None) => return Ok(Missed::Nothing),
-            (Some(seen), Some(now)) if seen == now => return Ok(Missed::Nothing),
+            (Some(seen), Some(now)) if (seen.number, seen.revision) == (now.number, now.revision) => {
+                return Ok(Missed::Nothing);
+            }
             (seen, Some(now)) => (seen.map_or(0, |seen| seen.number), now),
         };
         // A counter that went back is another store under the same name.
         if now.number <= before {
             return Ok(Missed::TooMuch);
         }
-        let mut writes = Vec::new();
-        for number in before + 1..=now.number {
-            match self.log.get(&number).await? {
-                Some(logged) => writes.extend(logged.value.writes),
-                None => return Ok(Missed::TooMuch),
+        // Backwards: where a row begins, the one before it ends.
+        let mut newest_first: Vec<Vec<Write>> = now.recent.iter().rev().cloned().collect();
+        let missing = (now.number - before) as usize;
+        while newest_first.len() < missing {
+            let last = now.number - newest_first.len() as u64;
+            match self.log.get(&last).await? {
+                Some(logged) if !logged.value.changes.is_empty() => {
+                    newest_first.extend(logged.value.changes.into_iter().rev());
+                }
+                _ => return Ok(Missed::TooMuch),
             }
         }
-        Ok(Missed::Writes(writes, now))
+        newest_first.truncate(missing);
+        Ok(Missed::Writes(newest_first.into_iter().rev().flatten().collect(), now))
     }
 
     /// Follows the counter only: one small row, whatever the number of tags.

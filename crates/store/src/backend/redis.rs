@@ -9,6 +9,7 @@
 //! |---|---|---|
 //! | `:schema`, `:revision` | string | the layout's version; the last revision |
 //! | `:tables` | set | names of tables |
+//! | `:listed` | string | those of them that commits need not add any more, each between two spaces |
 //! | `:values:TABLE` | hash | key → revision, a space, value |
 //! | `:index:TABLE` | sorted set | the keys, all with score 0, for ranges in byte order |
 //! | `:expiry` | sorted set | table, a zero byte, key → when it expires in microseconds |
@@ -21,6 +22,7 @@ mod subscribe;
 mod verdict;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::redis::{FromRedisValue, RedisError, Script, Value};
@@ -59,6 +61,8 @@ pub struct Redis {
     commit: Script,
     get: Script,
     range: Script,
+    /// Whether hints from others, and our own, are heard just now.
+    listening: Arc<AtomicBool>,
     subscriber: tokio::task::JoinHandle<()>,
 }
 
@@ -69,7 +73,9 @@ impl Redis {
         let hub = Arc::new(Hub::default());
         // Channels know no databases, so the number is part of the name.
         let channel = format!("{}:{}:changed", config.prefix, config.database);
-        let subscriber = subscribe::run(Arc::clone(&dialer), channel.clone(), Arc::clone(&hub));
+        let listening = Arc::<AtomicBool>::default();
+        let subscriber =
+            subscribe::run(Arc::clone(&dialer), channel.clone(), Arc::clone(&hub), Arc::clone(&listening));
         let link = || Link::new(Arc::clone(&dialer), config.deadline);
         Ok(Self {
             prefix: config.prefix.clone(),
@@ -81,6 +87,7 @@ impl Redis {
             commit: Script::new(include_str!("redis/commit.lua")),
             get: Script::new(include_str!("redis/get.lua")),
             range: Script::new(include_str!("redis/range.lua")),
+            listening,
             subscriber: tokio::spawn(subscriber),
         })
     }
@@ -141,12 +148,16 @@ impl Redis {
         // Longer than any attempt of this commit can still be on its way.
         let remember = link.patience() + Duration::from_secs(5);
         let mut invocation = self.commit.key(&self.prefix);
-        let frame = Frame { id, until, again, remember, channel: &self.channel, sweep: SWEEP_MAX };
+        let listening = self.listening.load(Ordering::Relaxed);
+        let frame = Frame { id, until, again, remember, channel: &self.channel, listening, sweep: SWEEP_MAX };
         message::commit(&mut invocation, commit, &frame);
         let answer: Value = invocation.invoke_async(&mut connection).await?;
         let (reply, now) = message::reply(answer)?;
         link.saw_server_time(now);
-        if let (Reply::Done(_), true, Some(_)) = (&reply, commit.is_lasting(), &self.lasting) {
+        if let Reply::Done { told: false, .. } = reply {
+            self.hub.touch(commit.touched());
+        }
+        if let (Reply::Done { .. }, true, Some(_)) = (&reply, commit.is_lasting(), &self.lasting) {
             let patience = (budget / 2).as_millis() as u64;
             let confirmed: u16 =
                 ::redis::cmd("WAIT").arg(self.replicas).arg(patience).query_async(&mut connection).await?;
@@ -193,7 +204,7 @@ impl Backend for Redis {
             let called =
                 link.call("commit", deadline, |attempt| self.attempt(attempt, commit, id, link)).await;
             match called.map_err(|failure| failure.uncertain("commit"))? {
-                Reply::Done(revision) => return Ok(revision),
+                Reply::Done { revision, .. } => return Ok(revision),
                 Reply::Conflict(index) => {
                     let condition = commit.conditions.get(index).ok_or(message::Garbled);
                     let condition = condition.map_err(|error| link.refused("commit", error))?;

@@ -212,32 +212,135 @@ async fn commands(server: &tarbet_testbed::Redis) -> BTreeMap<String, u64> {
     counted.collect()
 }
 
+/// How many commands the server runs inside the scripts of what is done here, and that there is one script.
+async fn inside(server: &tarbet_testbed::Redis, done: impl Future<Output = Revision>) -> (u64, Revision) {
+    server.command(&["CONFIG", "RESETSTAT"]).await.unwrap();
+    let revision = done.await;
+    let run = commands(server).await;
+    assert_eq!(run.get("evalsha"), Some(&1), "{run:?}");
+    let asides = ["evalsha", "info", "config|resetstat", "ping", "hello", "client|setinfo", "subscribe"];
+    (run.iter().filter(|(name, _)| !asides.contains(&name.as_str())).map(|(_, n)| n).sum(), revision)
+}
+
 #[tokio::test]
 async fn a_change_is_one_call_and_the_server_is_asked_no_more_than_it_takes() {
     let server = tarbet_testbed::Redis::start().await.unwrap();
     let store = open(&config(&server));
     let hour = Duration::from_hours(1);
     let change = |number: u64, counter: Revision| {
-        let (new, logged) = (key(format!("new-{number}")), key(format!("log-{number}")));
-        Commit::new()
-            .at(key("counter"), counter)
-            .put(new, "v")
-            .put(key("counter"), "n")
-            .put_for(logged, "changes", hour)
+        let new = key(format!("new-{number}"));
+        Commit::new().at(key("counter"), counter).put(new, "v").put(key("counter"), "n")
     };
+    let logged = |number: u64, counter: Revision| {
+        change(number, counter).put_for(key(format!("log-{number}")), "changes", hour)
+    };
+    let commit = async |commit| store.commit(commit).await.unwrap();
     let first = store.put(key("counter"), "n").await.unwrap();
-    let second = store.commit(change(1, first)).await.unwrap();
-    server.command(&["CONFIG", "RESETSTAT"]).await.unwrap();
-    store.commit(change(2, second)).await.unwrap();
-    let run = commands(&server).await;
-    assert_eq!(run.get("evalsha"), Some(&1), "{run:?}");
-    let asides = ["evalsha", "info", "config|resetstat", "ping", "hello", "client|setinfo", "subscribe"];
-    let inner: u64 = run.iter().filter(|(name, _)| !asides.contains(&name.as_str())).map(|(_, n)| n).sum();
-    // The time, what was decided, the condition, what expired, the revision, three entries, the decision, the hint.
-    assert!(inner <= 17, "{inner}: {run:?}");
+    let second = commit(change(1, first)).await;
+    // The time, what was decided, the condition and whether that is to expire, the revision, an entry that is new
+    // and one that is not, the decision, who listens, and for one in a few what expired.
+    let (inner, third) = inside(&server, commit(change(2, second))).await;
+    assert!(inner <= 11, "{inner}");
+    // What expired, and an entry with its end.
+    let (inner, _) = inside(&server, commit(logged(3, third))).await;
+    assert!(inner <= 14, "{inner}");
     // An entry that was to expire and is written for good does not.
-    store.put(key("log-2"), "kept").await.unwrap();
-    let kept = store.get(&key("log-2")).await.unwrap().unwrap();
+    store.put(key("log-3"), "kept").await.unwrap();
+    let kept = store.get(&key("log-3")).await.unwrap().unwrap();
     assert_eq!((&kept.value[..], kept.expires_in), (&b"kept"[..], None));
     assert_eq!(store.list(&Prefix::everything()).await.unwrap().len(), 5, "each is listed once");
+}
+
+#[tokio::test]
+async fn who_listens_alone_tells_itself_and_others_are_told() {
+    let server = tarbet_testbed::Redis::start().await.unwrap();
+    let one = open(&config(&server)).with_reread(Duration::from_hours(1));
+    let mut near = one.watch(prefix(""));
+    assert_eq!(near.next().await.unwrap(), []);
+    one.put(key("a"), "v").await.unwrap();
+    assert_eq!(near.next().await.unwrap().len(), 1);
+    let quiet = || async {
+        one.put(key("b"), "v").await.unwrap();
+        server.command(&["CONFIG", "RESETSTAT"]).await.unwrap();
+        one.put(key("b"), "w").await.unwrap();
+        commands(&server).await.get("publish").map_or(Ok(()), |_| Err("it tells others"))
+    };
+    tarbet_testbed::eventually(Duration::from_mins(1), "it listens alone", quiet).await.unwrap();
+    assert_eq!(near.next().await.unwrap().len(), 1);
+
+    let two = open(&config(&server)).with_reread(Duration::from_hours(1));
+    let mut far = two.watch(prefix(""));
+    assert_eq!(far.next().await.unwrap().len(), 2);
+    one.put(key("c"), "v").await.unwrap();
+    assert_eq!((near.next().await.unwrap().len(), far.next().await.unwrap().len()), (1, 1));
+    two.put(key("d"), "v").await.unwrap();
+    assert_eq!((near.next().await.unwrap().len(), far.next().await.unwrap().len()), (1, 1));
+}
+
+#[tokio::test]
+async fn what_has_expired_leaves_the_server() {
+    let server = tarbet_testbed::Redis::start().await.unwrap();
+    let store = open(&config(&server));
+    let short = Duration::from_millis(1);
+    for round in 0..50_u8 {
+        let hundred = (0..100_u8).map(|number| key([round, number]));
+        store
+            .commit(hundred.fold(Commit::new(), |commit, key| commit.put_for(key, "v", short)))
+            .await
+            .unwrap();
+    }
+    // Whatever is written next, even if none of it expires.
+    let swept = || async {
+        store.put(key("k"), "v").await.unwrap();
+        let counts = [["HLEN", "tarbet:values:t"], ["ZCARD", "tarbet:index:t"], ["ZCARD", "tarbet:expiry"]];
+        let mut left = Vec::new();
+        for count in counts {
+            left.push(server.command(&count).await.unwrap().trim().to_owned());
+        }
+        if left == ["1", "1", "0"] { Ok(()) } else { Err(format!("{left:?}")) }
+    };
+    tarbet_testbed::eventually(Duration::from_mins(1), "only what lasts is left", swept).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_an_earlier_program_wrote_is_read_and_goes_on() {
+    let server = tarbet_testbed::Redis::start().await.unwrap();
+    // As it lies there: without a note of which tables are listed.
+    for command in [
+        &["SET", "tarbet:schema", "1"][..],
+        &["SET", "tarbet:revision", "1700000000000001"],
+        &["SADD", "tarbet:tables", "t"],
+        &["HSET", "tarbet:values:t", "k", "1700000000000000 v", "gone", "1700000000000001 w"],
+        &["ZADD", "tarbet:index:t", "0", "k", "0", "gone"],
+        &["EVAL", "return redis.call('ZADD', 'tarbet:expiry', '1700000000000002', 't\\0gone')", "0"],
+    ] {
+        server.command(command).await.unwrap();
+    }
+    let store = open(&config(&server));
+    assert_eq!(text(&store, &key("gone")).await, None);
+    let found = store.get(&key("k")).await.unwrap().unwrap();
+    assert_eq!((&found.value[..], found.revision.number()), (&b"v"[..], 1_700_000_000_000_000));
+    let other = crate::place::table("u").key("k");
+    let replaced = Commit::new().at(key("k"), found.revision).absent(key("gone")).put(key("k"), "w");
+    let revision = store.commit(replaced.put(key("gone"), "back").put(other.clone(), "x")).await.unwrap();
+    assert!(revision > found.revision);
+    // An earlier program beside us adds a table that we then write to.
+    for command in [
+        &["SADD", "tarbet:tables", "v"][..],
+        &["HSET", "tarbet:values:v", "theirs", "1700000000000003 y"],
+        &["ZADD", "tarbet:index:v", "0", "theirs"],
+    ] {
+        server.command(command).await.unwrap();
+    }
+    store.put(crate::place::table("v").key("ours"), "z").await.unwrap();
+    let all: Vec<String> = store
+        .list(&Prefix::everything())
+        .await
+        .unwrap()
+        .iter()
+        .map(|entry| format!("{}={}", entry.key, String::from_utf8_lossy(&entry.value)))
+        .collect();
+    assert_eq!(all.len(), 5, "{all:?}");
+    assert_eq!(store.get(&key("gone")).await.unwrap().unwrap().expires_in, None);
+    assert_eq!(text(&store, &other).await.as_deref(), Some("x"));
 }

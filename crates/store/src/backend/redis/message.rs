@@ -28,17 +28,26 @@ pub(super) struct Frame<'a> {
     pub(super) again: bool,
     pub(super) remember: Duration,
     pub(super) channel: &'a str,
+    /// Whether this process hears that channel.
+    pub(super) listening: bool,
     pub(super) sweep: usize,
 }
 
 /// What the commit script answers.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    Done(Revision),
+    Done {
+        revision: Revision,
+        /// Whether all who listen were told; else it is for the caller to wake its own.
+        told: bool,
+    },
     Conflict(usize),
     Late,
     Schema(u64),
-    Unconfirmed { confirmed: u16, wanted: u16 },
+    Unconfirmed {
+        confirmed: u16,
+        wanted: u16,
+    },
 }
 
 /// The arguments of the commit script, in the order its head lists.
@@ -51,6 +60,7 @@ pub(super) fn commit(invocation: &mut ScriptInvocation<'_>, commit: &Commit, fra
         .arg(frame.remember.as_millis() as u64)
         .arg(frame.channel)
         .arg(hint(commit.touched()))
+        .arg(u8::from(frame.listening))
         .arg(frame.sweep)
         .arg(commit.conditions.len())
         .arg(commit.operations.len());
@@ -75,17 +85,18 @@ pub(super) fn commit(invocation: &mut ScriptInvocation<'_>, commit: &Commit, fra
 
 /// The answer of the commit script, and the server's time.
 pub(super) fn reply(answer: Value) -> Result<(Reply, u64), RedisError> {
-    let (kind, number, now): (String, u64, u64) = FromRedisValue::from_redis_value(answer)?;
+    let unknown = || (::redis::ErrorKind::UnexpectedReturnType, "an unknown answer of the commit script");
+    let mut parts = <Vec<Value>>::from_redis_value(answer)?.into_iter();
+    let mut next = || parts.next().ok_or_else(|| RedisError::from(unknown()));
+    let kind = String::from_redis_value(next()?)?;
+    let number = u64::from_redis_value(next()?)?;
+    let now = u64::from_redis_value(next()?)?;
     let reply = match kind.as_str() {
-        "done" => Reply::Done(Revision::new(number)),
+        "done" => Reply::Done { revision: Revision::new(number), told: u8::from_redis_value(next()?)? == 1 },
         "conflict" => Reply::Conflict(number as usize),
         "late" => Reply::Late,
         "schema" => Reply::Schema(number),
-        _ => {
-            return Err(
-                (::redis::ErrorKind::UnexpectedReturnType, "an unknown answer of the commit script").into()
-            );
-        }
+        _ => return Err(unknown().into()),
     };
     Ok((reply, now))
 }

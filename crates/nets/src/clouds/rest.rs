@@ -224,6 +224,27 @@ impl Rest {
         }
     }
 
+    /// Makes a call once, for what would be made twice if it were asked for twice.
+    pub async fn attempt(&self, call: &Call) -> Result<Attempt, Error> {
+        let mut renewed = false;
+        loop {
+            return Ok(match self.once(call).await {
+                Ok(answer) if answer.status == StatusCode::UNAUTHORIZED && !renewed => {
+                    renewed = true;
+                    self.auth.refused().await;
+                    continue;
+                }
+                Ok(answer) if !is_passing(answer.status) => Attempt::Answered(answer),
+                Ok(answer) => {
+                    let (asked, failure) = (answer.pause(&*self.clock), self.refusal(call, &answer));
+                    Attempt::Unknown { asked, failure, answer: Some(answer) }
+                }
+                Err(Failed::Way(failure)) => Attempt::Unknown { asked: None, failure, answer: None },
+                Err(Failed::Credentials(error)) => return Err(error),
+            });
+        }
+    }
+
     /// Makes a call whose answer must be a success.
     pub async fn must(&self, call: &Call) -> Result<Answer, Error> {
         let answer = self.call(call).await?;
@@ -274,6 +295,21 @@ impl Rest {
         let said = redact(tarbet_telemetry::problem::chain(error), &call.secrets());
         self.failed(&call.named(), &said)
     }
+}
+
+/// What became of a call that was made once.
+pub enum Attempt {
+    /// The cloud says so.
+    Answered(Answer),
+    /// The cloud failed, or the way to it: what was asked for may have been done or not.
+    Unknown {
+        /// The pause the cloud asks for.
+        asked: Option<Duration>,
+        /// What to tell if it stays so.
+        failure: Error,
+        /// What the cloud answered, if it did.
+        answer: Option<Answer>,
+    },
 }
 
 /// The pauses between questions about one operation.

@@ -1,6 +1,7 @@
 //! AWS's plugin against moto, which others wrote to stand in for it.
 
 mod foreign;
+mod peerings;
 mod proxy;
 mod trouble;
 mod ways;

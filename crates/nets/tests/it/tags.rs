@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use serde_json::json;
 use tarbet_nets::plan::tags::Mapping;
-use tarbet_nets::tags::{Sharing, Tags};
+use tarbet_nets::tags::{Sharing, Tags, Touched};
 use tarbet_nets::values::Values;
 use tarbet_nets::wire::tags::kv_store_client::KvStoreClient;
 use tarbet_nets::wire::tags::tag_service_client::TagServiceClient;
@@ -242,6 +243,55 @@ async fn a_service_that_was_away_reads_everything_again() {
 }
 
 #[tokio::test]
+async fn a_service_that_missed_changes_reads_only_those() {
+    let redis = Redis::start().await.unwrap();
+    let store = bed::redis(&redis).await;
+    let one = Tags::open(&store, Sharing::Shared).await.unwrap();
+    let two = Tags::open(&bed::redis(&redis).await, Sharing::Shared).await.unwrap();
+    let (mut known, long) = (0, "x".repeat(900));
+    // Fewer than go into a row of the log, more, and so much that each needs one.
+    for (missed, uri) in [(1, "u"), (3, "u"), (5, "u"), (30, "u"), (7, long.as_str()), (1, "u")] {
+        let names: Vec<String> = (known..known + missed).map(|number| format!("leaf-{number}")).collect();
+        for name in &names {
+            one.set(&Mapping { uri: Some(uri.repeat(6)), ..leaf(name, "10.0.0.1") }).await.unwrap();
+        }
+        two.refresh().await.unwrap();
+        assert_eq!(two.heard().await, Touched::Tags(names.into_iter().collect()));
+        known += missed;
+        assert_eq!(two.list(), one.list());
+    }
+    let third = Tags::open(&store, Sharing::Shared).await.unwrap();
+    two.set(&leaf("last", "10.0.0.2")).await.unwrap();
+    for tags in [&one, &third] {
+        tags.refresh().await.unwrap();
+        assert_eq!(tags.heard().await, Touched::Tags(["last".to_owned()].into()));
+    }
+}
+
+#[tokio::test]
+async fn a_service_of_an_earlier_version_beside_it_costs_time_and_nothing_else() {
+    let redis = Redis::start().await.unwrap();
+    let store = bed::redis(&redis).await;
+    let tags = Tags::open(&store, Sharing::Shared).await.unwrap();
+    tags.set(&leaf("ours", "10.0.0.1")).await.unwrap();
+    // What it writes for a change: the tag, a counter without what led to it, and a row in a log of its own.
+    let row = |table: &str, key: &[u8]| tarbet_store::TableName::new(table).unwrap().key(key.to_vec());
+    let counter = store.list(&tarbet_store::TableName::new("tag-counter").unwrap().prefix("")).await.unwrap();
+    let theirs = json!({ "v": 1, "kind": "tag", "body": { "uri": "u", "ip": "10.0.0.2" } });
+    let two = json!({ "v": 1, "kind": "counter", "body": { "number": 2 } });
+    let commit = tarbet_store::Commit::new()
+        .at(counter[0].key.clone(), counter[0].revision)
+        .put(row("tags", b"theirs"), theirs.to_string())
+        .put(counter[0].key.clone(), two.to_string());
+    store.commit(commit).await.unwrap();
+    tags.set(&leaf("third", "10.0.0.3")).await.unwrap();
+    assert_eq!(tags.heard().await, Touched::Everything);
+    assert!(tags.exists("theirs") && tags.exists("ours") && tags.exists("third"));
+    let again = Tags::open(&store, Sharing::Shared).await.unwrap();
+    assert_eq!(again.list(), tags.list());
+}
+
+#[tokio::test]
 async fn many_tags_and_large_groups() {
     let count = 20_000 * bed::effort();
     let folder = tempfile::tempdir().unwrap();
@@ -263,41 +313,74 @@ async fn many_tags_and_large_groups() {
     assert_eq!(Tags::open(&store, Sharing::Alone).await.unwrap().len(), 100);
 }
 
-#[tokio::test]
-async fn a_group_resolves_to_its_own_members_among_very_many_tags() {
-    const GROUP: usize = 100;
-    // A million tags at the effort of `make verify`.
-    let groups = if bed::effort() > 1 { 1000 * bed::effort() } else { 200 };
-    let store = bed::memory().await;
-    let tags = Tags::open(&store, Sharing::Alone).await.unwrap();
-    let name = |number: usize, member: usize| format!("default.local.m{number}-{member}");
-    let ip = |number: usize, member: usize| {
-        std::net::Ipv4Addr::from(0x0a00_0000 + (number * GROUP + member) as u32).to_string()
-    };
+const GROUP: usize = 100;
+
+/// A million tags at the effort of `make verify`.
+fn very_many_groups() -> usize {
+    if bed::effort() > 1 { 1000 * bed::effort() } else { 200 }
+}
+
+fn member(group: usize, member: usize) -> Mapping {
+    let ip = std::net::Ipv4Addr::from(0x0a00_0000 + (group * GROUP + member) as u32);
+    leaf(&format!("default.local.m{group}-{member}"), &ip.to_string())
+}
+
+/// Groups of a hundred, and one of all of them that somebody follows.
+async fn fill(tags: &Tags, groups: usize) {
     for number in 0..groups {
-        let members: Vec<String> = (1..GROUP).map(|member| name(number, member)).collect();
-        for member in 1..GROUP {
-            tags.set(&leaf(&name(number, member), &ip(number, member))).await.unwrap();
+        let members: Vec<Mapping> = (1..GROUP).map(|index| member(number, index)).collect();
+        for member in &members {
+            tags.set(member).await.unwrap();
         }
-        let child_tags = members;
+        let child_tags = members.into_iter().map(|member| member.name).collect();
         tags.set(&Mapping { name: format!("g{number}"), child_tags, ..Mapping::default() }).await.unwrap();
     }
     let top: Vec<String> = (0..groups).map(|number| format!("g{number}")).collect();
     tags.set(&Mapping { name: "top".into(), child_tags: top, ..Mapping::default() }).await.unwrap();
     tags.subscribe("top", "default>local>x").await.unwrap();
+}
+
+fn has_all(tags: &Tags, groups: usize) {
     assert_eq!(tags.len(), groups * GROUP + 1);
-    let again = Tags::open(&store, Sharing::Alone).await.unwrap();
-    for tags in [&tags, &again] {
-        let last = groups - 1;
-        let mut wanted: Vec<String> = (1..GROUP).map(|member| ip(last, member)).collect();
-        let mut found = tags.addresses(&format!("g{last}"));
-        wanted.sort();
-        found.sort();
-        assert_eq!(found, wanted);
-        assert_eq!(tags.resolve("top").len(), groups * (GROUP - 1));
-        assert_eq!(tags.affected(&name(0, 1)).len(), 1, "who follows the top hears of the least of it");
-    }
+    let last = groups - 1;
+    let mut wanted: Vec<String> = (1..GROUP).filter_map(|index| member(last, index).ip).collect();
+    let mut found = tags.addresses(&format!("g{last}"));
+    wanted.sort();
+    found.sort();
+    assert_eq!(found, wanted);
+    assert_eq!(tags.resolve("top").len(), groups * (GROUP - 1));
+    assert_eq!(tags.affected(&member(0, 1).name).len(), 1, "who follows the top hears of the least of it");
+}
+
+#[tokio::test]
+async fn a_group_resolves_to_its_own_members_among_very_many_tags() {
+    let (store, groups) = (bed::memory().await, very_many_groups());
+    let tags = Tags::open(&store, Sharing::Alone).await.unwrap();
+    fill(&tags, groups).await;
+    has_all(&tags, groups);
+    has_all(&Tags::open(&store, Sharing::Alone).await.unwrap(), groups);
     tarbet_testbed::verified("a tag among very many, each by its name and within its group", tags.len());
+}
+
+#[tokio::test]
+async fn very_many_tags_are_kept_in_a_file() {
+    let (folder, groups) = (tempfile::tempdir().unwrap(), very_many_groups());
+    {
+        let tags = Tags::open(&bed::redb(&folder).await, Sharing::Alone).await.unwrap();
+        fill(&tags, groups).await;
+        has_all(&tags, groups);
+    }
+    let store = bed::redb(&folder).await;
+    let tags = Tags::open(&store, Sharing::Alone).await.unwrap();
+    has_all(&tags, groups);
+    // One more change among all of them, and another life.
+    tags.delete("g0").await.unwrap();
+    tags.set(&Mapping { ip: Some("192.0.2.1".into()), ..member(0, 1) }).await.unwrap();
+    drop((tags, store));
+    let tags = Tags::open(&bed::redb(&folder).await, Sharing::Alone).await.unwrap();
+    assert_eq!(tags.addresses(&member(0, 1).name), ["192.0.2.1"]);
+    assert_eq!(tags.resolve("top").len(), (groups - 1) * (GROUP - 1));
+    tarbet_testbed::verified("a tag among very many in a file that is opened again", tags.len());
 }
 
 #[tokio::test]

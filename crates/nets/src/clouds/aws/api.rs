@@ -7,15 +7,21 @@ use serde_json::{Value, json};
 use url::Url;
 
 use super::{Aws, xml};
-use crate::clouds::pace::Patience;
+use crate::clouds::pace::{Patience, Pauses};
 use crate::clouds::pages::Pages;
-use crate::clouds::rest::{Call, endpoint};
+use crate::clouds::rest::{Answer, Attempt, Call, endpoint};
 use crate::clouds::taken;
 use crate::error::Error;
 
 const VERSION: &str = "2016-11-15";
 /// How often something that passes is waited out.
 const PATIENT: u32 = 8;
+
+/// How often something is looked for whose making was not answered, before it is asked for again, and once more each
+/// time: EC2 does not tell everywhere at once of what it made.
+const LOOKS: u32 = 2;
+/// There were too many calls, so this one was not carried out.
+const THROTTLED: &[&str] = &["RequestLimitExceeded", "Throttling"];
 
 /// JSON as EC2's parameters: `{"Filter": [{"Name": "x"}]}` is `Filter.1.Name=x`.
 pub(super) fn flatten(prefix: &str, value: &Value, found: &mut Vec<(String, String)>) {
@@ -53,6 +59,17 @@ pub(super) fn tag<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
     tags.iter().find(|tag| tag["key"].as_str() == Some(key))?["value"].as_str()
 }
 
+/// What EC2 calls a failure.
+fn code(body: &Value) -> &str {
+    body["Errors"]["Error"]["Code"].as_str().unwrap_or_default()
+}
+
+/// A failure in words.
+fn said(answer: &Answer, body: &Value) -> String {
+    let message = body["Errors"]["Error"]["Message"].as_str().unwrap_or_default();
+    format!("{}: {}: {message}", answer.status, code(body))
+}
+
 /// How long something has been waited for.
 pub(super) struct Wait {
     done: u32,
@@ -60,6 +77,15 @@ pub(super) struct Wait {
 }
 
 impl Aws {
+    fn form(&self, region: &str, action: &str, parameters: &Value) -> Result<Call, Error> {
+        let usual = format!("https://ec2.{region}.amazonaws.com");
+        let url: Url = endpoint("aws.endpoint", self.config.endpoint.as_deref().unwrap_or(&usual))?;
+        let mut form =
+            vec![("Action".to_owned(), action.to_owned()), ("Version".to_owned(), VERSION.to_owned())];
+        flatten("", parameters, &mut form);
+        Ok(Call::new(Method::POST, url).form(form))
+    }
+
     /// Makes a call; nothing if it fails with one of these codes.
     pub(super) async fn try_call(
         &self,
@@ -68,35 +94,77 @@ impl Aws {
         parameters: &Value,
         tolerated: &[&str],
     ) -> Result<Option<Value>, Error> {
-        let usual = format!("https://ec2.{region}.amazonaws.com");
-        let url: Url = endpoint("aws.endpoint", self.config.endpoint.as_deref().unwrap_or(&usual))?;
-        let mut form =
-            vec![("Action".to_owned(), action.to_owned()), ("Version".to_owned(), VERSION.to_owned())];
-        flatten("", parameters, &mut form);
+        let call = self.form(region, action, parameters)?;
         let client = self.client(region)?;
         let mut wait = self.wait();
         loop {
-            let answer = client.call(&Call::new(Method::POST, url.clone()).form(form.clone())).await?;
+            let answer = client.call(&call).await?;
             let body = xml::read(&answer.text).unwrap_or_default();
             if answer.status.is_success() {
                 return Ok(Some(body));
             }
-            let error = &body["Errors"]["Error"];
-            let code = error["Code"].as_str().unwrap_or_default();
+            let code = code(&body);
             // What was made a moment ago is not known everywhere yet. Limits of calls are told with 503, which was
             // waited out below this, or as a mistake of the caller's, which only its code tells from others.
-            if matches!(code, "RequestLimitExceeded" | "Throttling" | "DependencyViolation")
-                && wait.done < PATIENT
-            {
+            if (THROTTLED.contains(&code) || code == "DependencyViolation") && wait.done < PATIENT {
                 self.pause(&mut wait, action).await?;
                 continue;
             }
             if tolerated.contains(&code) {
                 return Ok(None);
             }
-            let said =
-                format!("{}: {code}: {}", answer.status, error["Message"].as_str().unwrap_or_default());
-            return Err(client.failed(action, &said));
+            return Err(client.failed(action, &said(&answer, &body)));
+        }
+    }
+
+    /// Makes something that EC2 would make a second time if it were asked twice, as it takes no token for it. If it
+    /// is not told what became of a call, what the call would have made is looked for before it is made again.
+    /// These codes say that it is there. What is found, or made, is given back: of the answer the part of this name.
+    pub(super) async fn make<F: Future<Output = Result<Option<Value>, Error>>>(
+        &self,
+        region: &str,
+        (action, part): (&str, &str),
+        parameters: &Value,
+        there: &[&str],
+        look: impl Fn() -> F,
+    ) -> Result<Value, Error> {
+        if let Some(found) = look().await? {
+            return Ok(found);
+        }
+        let call = self.form(region, action, parameters)?;
+        let client = self.client(region)?;
+        let (mut pauses, mut patience) = (Pauses::new(&*self.clock), LOOKS);
+        loop {
+            let (mut asked, failure, answer) = match client.attempt(&call).await? {
+                Attempt::Unknown { asked, failure, answer } => (asked, failure, answer),
+                Attempt::Answered(answer) => {
+                    let mut body = xml::read(&answer.text).unwrap_or_default();
+                    if answer.status.is_success() {
+                        return Ok(if part.is_empty() { body } else { taken(&mut body, part) });
+                    }
+                    let failure = client.failed(action, &said(&answer, &body));
+                    if !there.contains(&code(&body)) && !THROTTLED.contains(&code(&body)) {
+                        return Err(failure);
+                    }
+                    (None, failure, Some(answer))
+                }
+            };
+            let body = answer.and_then(|answer| xml::read(&answer.text)).unwrap_or_default();
+            if THROTTLED.contains(&code(&body)) {
+                if !pauses.pause(&self.name, action, asked).await {
+                    return Err(failure);
+                }
+                continue;
+            }
+            for _ in 0..patience {
+                if !pauses.pause(&self.name, action, asked.take()).await {
+                    return Err(failure);
+                }
+                if let Some(found) = look().await? {
+                    return Ok(found);
+                }
+            }
+            patience += 1;
         }
     }
 
@@ -130,6 +198,11 @@ impl Aws {
         }
     }
 
+    /// An error of the cloud.
+    pub(super) fn failed(&self, what: &str, said: &str) -> Error {
+        Error::Cloud { cloud: self.name.clone(), what: what.into(), said: said.into() }
+    }
+
     pub(super) fn wait(&self) -> Wait {
         Wait { done: 0, end: self.clock.now() + Patience::OPERATION.limit }
     }
@@ -139,11 +212,7 @@ impl Aws {
         let pause = Patience::OPERATION.pause(wait.done, None, rand::random());
         wait.done += 1;
         if self.clock.now() + pause > wait.end {
-            return Err(Error::Cloud {
-                cloud: self.name.clone(),
-                what: what.into(),
-                said: "it takes too long".into(),
-            });
+            return Err(self.failed(what, "it takes too long"));
         }
         self.clock.wait(pause).await;
         Ok(())

@@ -123,18 +123,17 @@ impl Aws {
             let _turn = self.shape(namespace).await;
             let (vpc, subnet) = self.network_for(region, namespace).await?;
             let group = self.group_for(region, namespace, name, text(&vpc, "vpcId")).await?;
-            if self.instances(region, &own).await?.is_empty() {
-                let mut parameters = Value::Object(fields);
-                parameters["MinCount"] = json!(1);
-                parameters["MaxCount"] = json!(1);
-                parameters["SubnetId"] = json!(subnet);
-                parameters["SecurityGroupId"] = json!([group]);
-                parameters["TagSpecification"] = tags("instance", namespace, name);
-                // The group is new with every life of the machine, and with it the token: asked twice, made once.
-                let token = Sha256::digest(format!("{group} {namespace} {name}").as_bytes());
-                parameters["ClientToken"] = json!(hex::encode(token));
-                self.call(region, "RunInstances", &parameters).await?;
-            }
+            let mut parameters = Value::Object(fields);
+            parameters["MinCount"] = json!(1);
+            parameters["MaxCount"] = json!(1);
+            parameters["SubnetId"] = json!(subnet);
+            parameters["SecurityGroupId"] = json!([group]);
+            parameters["TagSpecification"] = tags("instance", namespace, name);
+            // The group is new with every life of the machine, and with it the token: asked twice, made once.
+            let token = Sha256::digest(format!("{group} {namespace} {name}").as_bytes());
+            parameters["ClientToken"] = json!(hex::encode(token));
+            let look = || async { Ok(self.instances(region, &own).await?.into_iter().next()) };
+            self.make(region, ("RunInstances", ""), &parameters, &[], look).await?;
         }
         let mut wait = self.wait();
         loop {
@@ -152,20 +151,20 @@ impl Aws {
     /// The empty group of a machine.
     async fn group_for(&self, region: &str, namespace: &str, name: &str, vpc: &str) -> Result<String, Error> {
         let called = group_name(namespace, name);
-        let filters = [filter("vpc-id", &[vpc]), filter("group-name", &[&called])];
-        let groups = self.find(region, "DescribeSecurityGroups", "securityGroupInfo", &filters).await?;
-        let id = if let Some(group) = groups.first() {
-            text(group, "groupId").to_owned()
-        } else {
-            let parameters = json!({
-                "GroupName": called,
-                "GroupDescription": format!("permit list of {namespace} {name}"),
-                "VpcId": vpc,
-                "TagSpecification": tags("security-group", namespace, &called),
-            });
-            let made = self.call(region, "CreateSecurityGroup", &parameters).await?;
-            text(&made, "groupId").to_owned()
+        let look = || async {
+            let filters = [filter("vpc-id", &[vpc]), filter("group-name", &[&called])];
+            let groups = self.find(region, "DescribeSecurityGroups", "securityGroupInfo", &filters).await?;
+            Ok(groups.into_iter().next())
         };
+        let parameters = json!({
+            "GroupName": called,
+            "GroupDescription": format!("permit list of {namespace} {name}"),
+            "VpcId": vpc,
+            "TagSpecification": tags("security-group", namespace, &called),
+        });
+        let there = ["InvalidGroup.Duplicate"];
+        let group = self.make(region, ("CreateSecurityGroup", ""), &parameters, &there, look).await?;
+        let id = text(&group, "groupId").to_owned();
         // AWS lets everything out of a new group.
         self.reconcile(region, namespace, &id).await?;
         Ok(id)

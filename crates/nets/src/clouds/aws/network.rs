@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use super::Aws;
 use super::api::{filter, tag, tags};
 use super::rules;
-use crate::clouds::taken;
 use crate::error::Error;
 use crate::plan::target::Owner;
 
@@ -24,6 +23,18 @@ fn subnet_name(namespace: &str, region: &str) -> String {
 /// The security group of a machine.
 pub(super) fn group_name(namespace: &str, machine: &str) -> String {
     format!("para-{namespace}-{machine}-sg")
+}
+
+/// What a peering of ours is called.
+fn peering_name(from: Option<&str>, to: Option<&str>) -> String {
+    format!("{}-to-{}", from.unwrap_or_default(), to.unwrap_or_default())
+}
+
+/// Whether we made a peering: its tags are given in the call that makes it.
+fn is_ours(peering: &Value) -> bool {
+    let named =
+        |name: &str| name.starts_with("para-") && name.contains("-vpc-to-para-") && name.ends_with("-vpc");
+    tag(peering, "Namespace").is_some() && tag(peering, "Name").is_some_and(named)
 }
 
 /// What a route leads over.
@@ -74,11 +85,19 @@ impl Aws {
         self.turns.turn(&format!("networks {namespace}")).await
     }
 
-    /// The network of a namespace in a region.
-    pub(super) async fn vpc(&self, region: &str, namespace: &str) -> Result<Option<Value>, Error> {
+    /// The networks of a namespace in a region: one, but for one that was made twice because nobody was told that it
+    /// was made. The same of them comes first each time.
+    async fn vpcs(&self, region: &str, namespace: &str) -> Result<Vec<Value>, Error> {
         let filters =
             [filter("tag:Namespace", &[namespace]), filter("tag:Name", &[&vpc_name(namespace, region)])];
-        Ok(self.find(region, "DescribeVpcs", "vpcSet", &filters).await?.into_iter().next())
+        let mut found = self.find(region, "DescribeVpcs", "vpcSet", &filters).await?;
+        found.sort_by(|one, other| text(one, "vpcId").cmp(text(other, "vpcId")));
+        Ok(found)
+    }
+
+    /// The network of a namespace in a region.
+    pub(super) async fn vpc(&self, region: &str, namespace: &str) -> Result<Option<Value>, Error> {
+        Ok(self.vpcs(region, namespace).await?.into_iter().next())
     }
 
     /// The network and subnet of a region, made if there are none.
@@ -93,7 +112,7 @@ impl Aws {
             let parameters = json!({
                 "CidrBlock": space, "TagSpecification": tags("vpc", namespace, &vpc_name(namespace, region)),
             });
-            taken(&mut self.call(region, "CreateVpc", &parameters).await?, "vpc")
+            self.make(region, ("CreateVpc", "vpc"), &parameters, &[], || self.vpc(region, namespace)).await?
         };
         let id = text(&vpc, "vpcId").to_owned();
         let mut wait = self.wait();
@@ -104,19 +123,20 @@ impl Aws {
                 _ => break,
             }
         }
-        let filters = [filter("vpc-id", &[&id]), filter("tag:Name", &[&subnet_name(namespace, region)])];
-        let subnets = self.find(region, "DescribeSubnets", "subnetSet", &filters).await?;
-        let subnet = if let Some(subnet) = subnets.into_iter().next() {
-            subnet
-        } else {
-            let parameters = json!({
-                "VpcId": id,
-                "CidrBlock": text(&vpc, "cidrBlock"),
-                "TagSpecification": tags("subnet", namespace, &subnet_name(namespace, region)),
-            });
-            taken(&mut self.call(region, "CreateSubnet", &parameters).await?, "subnet")
+        let name = subnet_name(namespace, region);
+        let parameters = json!({
+            "VpcId": id,
+            "CidrBlock": text(&vpc, "cidrBlock"),
+            "TagSpecification": tags("subnet", namespace, &name),
+        });
+        let look = || async {
+            let filters = [filter("vpc-id", &[&id]), filter("tag:Name", &[&name])];
+            Ok(self.find(region, "DescribeSubnets", "subnetSet", &filters).await?.into_iter().next())
         };
-        Ok((vpc, text(&subnet, "subnetId").to_owned()))
+        let there = ["InvalidSubnet.Conflict"];
+        let subnet = self.make(region, ("CreateSubnet", "subnet"), &parameters, &there, look).await?;
+        let subnet = text(&subnet, "subnetId").to_owned();
+        Ok((vpc, subnet))
     }
 
     /// Peerings of a network that are made or on the way.
@@ -148,36 +168,35 @@ impl Aws {
             return Err(Error::Internal(format!("{} is reported as ours and is not", other.space)));
         };
         let (own_id, peer_id) = (text(vpc, "vpcId"), text(&peer, "vpcId"));
-        let known = self.peerings(region, own_id).await?.into_iter().find(|found| {
-            [&found["requesterVpcInfo"], &found["accepterVpcInfo"]]
-                .iter()
-                .any(|end| text(end, "vpcId") == peer_id)
-        });
-        let made = if let Some(known) = known {
-            known
-        } else {
-            let name = format!(
-                "{}-to-{}",
-                tag(vpc, "Name").unwrap_or_default(),
-                tag(&peer, "Name").unwrap_or_default()
-            );
-            let parameters = json!({
-                "VpcId": own_id,
-                "PeerVpcId": peer_id,
-                "PeerRegion": there,
-                "TagSpecification": tags("vpc-peering-connection", tag(vpc, "Namespace").unwrap_or_default(), &name),
-            });
-            taken(
-                &mut self.call(region, "CreateVpcPeeringConnection", &parameters).await?,
-                "vpcPeeringConnection",
-            )
+        let look = || async {
+            Ok(self.peerings(region, own_id).await?.into_iter().find(|found| {
+                [&found["requesterVpcInfo"], &found["accepterVpcInfo"]]
+                    .iter()
+                    .any(|end| text(end, "vpcId") == peer_id)
+            }))
         };
+        let name = peering_name(tag(vpc, "Name"), tag(&peer, "Name"));
+        let parameters = json!({
+            "VpcId": own_id,
+            "PeerVpcId": peer_id,
+            "PeerRegion": there,
+            "TagSpecification": tags("vpc-peering-connection", tag(vpc, "Namespace").unwrap_or_default(), &name),
+        });
+        let made = ("CreateVpcPeeringConnection", "vpcPeeringConnection");
+        let made = self.make(region, made, &parameters, &["VpcPeeringConnectionAlreadyExists"], look).await?;
         let id = text(&made, "vpcPeeringConnectionId").to_owned();
         if text(&made["status"], "code") != "active" {
             let accepter = text(&made["accepterVpcInfo"], "region");
             let accepter = if accepter.is_empty() { there.as_str() } else { accepter };
-            self.call(accepter, "AcceptVpcPeeringConnection", &json!({ "VpcPeeringConnectionId": id }))
-                .await?;
+            let parameters = json!({ "VpcPeeringConnectionId": id });
+            // If nobody was told that it was accepted, it is so by now.
+            let accepted = ["InvalidStateTransition"];
+            let done = self.try_call(accepter, "AcceptVpcPeeringConnection", &parameters, &accepted).await?;
+            if done.is_none()
+                && look().await?.is_none_or(|now| text(&now["status"], "code") == "pending-acceptance")
+            {
+                return Err(self.failed("AcceptVpcPeeringConnection", &format!("{id} cannot be accepted")));
+            }
         }
         self.route(region, own_id, text(&peer, "cidrBlock"), Way::Peering(&id)).await?;
         self.route(&there, peer_id, text(vpc, "cidrBlock"), Way::Peering(&id)).await
@@ -191,11 +210,20 @@ impl Aws {
 
     /// Routes of a network lead to this place over that way.
     pub(super) async fn route(&self, region: &str, vpc: &str, to: &str, way: Way<'_>) -> Result<(), Error> {
+        // If nobody was told that it was made, it is there when it is asked for again.
+        if self.try_route(region, vpc, to, way).await? || self.try_route(region, vpc, to, way).await? {
+            return Ok(());
+        }
+        Err(self.failed("CreateRoute", &format!("a route to {to} is there, and is not told")))
+    }
+
+    /// The same, unless a route came meanwhile.
+    async fn try_route(&self, region: &str, vpc: &str, to: &str, way: Way<'_>) -> Result<bool, Error> {
         let table = self.main_table(region, vpc).await?;
         let routes = table["routeSet"].as_array().cloned().unwrap_or_default();
         let known = routes.iter().find(|route| text(route, "destinationCidrBlock") == to);
         let action = match known {
-            Some(route) if way.is_of(route) => return Ok(()),
+            Some(route) if way.is_of(route) => return Ok(true),
             Some(_) => "ReplaceRoute",
             None => "CreateRoute",
         };
@@ -205,7 +233,8 @@ impl Aws {
             Way::Peering(id) => parameters["VpcPeeringConnectionId"] = id.into(),
             Way::Gateway(id) => parameters["GatewayId"] = id.into(),
         }
-        self.call(region, action, &parameters).await.map(drop)
+        let made = self.try_call(region, action, &parameters, &["RouteAlreadyExists"]).await?;
+        Ok(made.is_some())
     }
 
     pub(super) async fn unroute(&self, region: &str, vpc: &str, to: &str) -> Result<(), Error> {
@@ -229,10 +258,25 @@ impl Aws {
         self.try_call(region, "DeleteVpcPeeringConnection", &parameters, &gone).await.map(drop)
     }
 
+    /// Whether we made a peering. Others' are used as they are, and never taken away.
+    async fn made_peering(&self, region: &str, peering: &Value) -> Result<bool, Error> {
+        // Only the side that asked has the tags.
+        let asked = text(&peering["requesterVpcInfo"], "region");
+        if asked.is_empty() || asked == region {
+            return Ok(is_ours(peering));
+        }
+        let filters = [filter("vpc-peering-connection-id", &[text(peering, "vpcPeeringConnectionId")])];
+        let found = self.find(asked, "DescribeVpcPeeringConnections", "vpcPeeringConnectionSet", &filters);
+        Ok(found.await?.iter().any(is_ours))
+    }
+
     /// Takes away peerings that no permission needs any more.
     pub(super) async fn prune(&self, region: &str, vpc: &str) -> Result<(), Error> {
         let _turn = self.turns.turn("peerings").await;
         for peering in self.peerings(region, vpc).await? {
+            if !self.made_peering(region, &peering).await? {
+                continue;
+            }
             let mut needed = false;
             let (asks, takes) = (&peering["requesterVpcInfo"], &peering["accepterVpcInfo"]);
             for (own, other) in [(asks, takes), (takes, asks)] {
@@ -254,11 +298,16 @@ impl Aws {
         Ok(())
     }
 
-    /// Removes groups of machines that are gone, and the network when nothing is in it any more.
+    /// Removes groups of machines that are gone, and networks when nothing is in them any more.
     pub(super) async fn tidy(&self, region: &str, namespace: &str) -> Result<(), Error> {
         let _turn = self.shape(namespace).await;
-        let Some(vpc) = self.vpc(region, namespace).await? else { return Ok(()) };
-        let id = text(&vpc, "vpcId");
+        for vpc in self.vpcs(region, namespace).await? {
+            self.tidy_network(region, namespace, text(&vpc, "vpcId")).await?;
+        }
+        Ok(())
+    }
+
+    async fn tidy_network(&self, region: &str, namespace: &str, id: &str) -> Result<(), Error> {
         let live = self.instances(region, &[filter("vpc-id", &[id])]).await?;
         let filters = [filter("vpc-id", &[id]), filter("tag:Namespace", &[namespace])];
         for group in self.find(region, "DescribeSecurityGroups", "securityGroupInfo", &filters).await? {
@@ -278,8 +327,19 @@ impl Aws {
         if !live.is_empty() {
             return Ok(());
         }
+        let mut theirs = Vec::new();
         for peering in self.peerings(region, id).await? {
-            self.unpeer(region, &peering).await?;
+            if self.made_peering(region, &peering).await? {
+                self.unpeer(region, &peering).await?;
+            } else {
+                theirs.push(text(&peering, "vpcPeeringConnectionId").to_owned());
+            }
+        }
+        // A network takes its peerings with it, so one that others peered stays for as long as they want.
+        if !theirs.is_empty() {
+            let peerings = theirs.join(" ");
+            tracing::info!(cloud = %self.name, network = id, %peerings, "An empty network stays, as others peered it.");
+            return Ok(());
         }
         self.remove_gateways(region, namespace, id).await?;
         for subnet in self.find(region, "DescribeSubnets", "subnetSet", &[filter("vpc-id", &[id])]).await? {
@@ -308,5 +368,19 @@ mod tests {
         let others = [peering("c", ["v", "w"], "deleted"), peering("d", ["x", "w"], "active")];
         let all = [own.clone(), others, own.clone()].concat();
         assert_eq!(standing(all, "v"), own);
+    }
+
+    #[test]
+    fn a_peering_is_ours_by_the_tags_it_was_made_with() {
+        let tagged = |tags: &[(&str, &str)]| {
+            let tags: Vec<Value> =
+                tags.iter().map(|(key, value)| json!({ "key": key, "value": value })).collect();
+            json!({ "tagSet": tags })
+        };
+        let (near, far) = (vpc_name("default", "us-east-1"), vpc_name("other", "us-west-2"));
+        let name = peering_name(Some(&near), Some(&far));
+        assert!(is_ours(&tagged(&[("Name", &name), ("Namespace", "default")])));
+        assert!(!is_ours(&tagged(&[("Name", &name)])) && !is_ours(&json!({})));
+        assert!(!is_ours(&tagged(&[("Name", "backup-link"), ("Namespace", "default")])));
     }
 }

@@ -7,7 +7,6 @@ use super::Aws;
 use super::api::{filter, tags};
 use super::machine::Machine;
 use super::network::{Way, text};
-use crate::clouds::taken;
 use crate::error::Error;
 use crate::model::Rule;
 use crate::plan::{rule, target};
@@ -32,18 +31,20 @@ impl Aws {
         let Machine { region, vpc, id, called, .. } = machine;
         let gateway = self.internet_gateway(region, namespace, vpc).await?;
         self.route(region, vpc, EVERYWHERE, Way::Gateway(&gateway)).await?;
-        let address = if let Some(address) = self.address(region, namespace, called).await? {
-            address
-        } else {
-            let parameters =
-                json!({ "Domain": "vpc", "TagSpecification": tags("elastic-ip", namespace, called) });
-            self.call(region, "AllocateAddress", &parameters).await?
-        };
+        let parameters =
+            json!({ "Domain": "vpc", "TagSpecification": tags("elastic-ip", namespace, called) });
+        let look = || self.address(region, namespace, called);
+        let address = self.make(region, ("AllocateAddress", ""), &parameters, &[], look).await?;
         if text(&address, "instanceId") == id {
             return Ok(());
         }
         let parameters = json!({ "AllocationId": text(&address, "allocationId"), "InstanceId": id });
-        self.call(region, "AssociateAddress", &parameters).await.map(drop)
+        let same = ["Resource.AlreadyAssociated"];
+        let made = self.try_call(region, "AssociateAddress", &parameters, &same).await?;
+        if made.is_none() && look().await?.is_none_or(|address| text(&address, "instanceId") != id) {
+            return Err(self.failed("AssociateAddress", &format!("the address of {called} is another's")));
+        }
+        Ok(())
     }
 
     /// The public address of the machine with this group.
@@ -74,14 +75,11 @@ impl Aws {
     }
 
     async fn internet_gateway(&self, region: &str, namespace: &str, vpc: &str) -> Result<String, Error> {
-        let gateway =
-            if let Some(gateway) = self.internet_gateways(region, namespace).await?.into_iter().next() {
-                gateway
-            } else {
-                let name = gateway_name(namespace, region);
-                let parameters = json!({ "TagSpecification": tags("internet-gateway", namespace, &name) });
-                taken(&mut self.call(region, "CreateInternetGateway", &parameters).await?, "internetGateway")
-            };
+        let name = gateway_name(namespace, region);
+        let parameters = json!({ "TagSpecification": tags("internet-gateway", namespace, &name) });
+        let look = || async { Ok(self.internet_gateways(region, namespace).await?.into_iter().next()) };
+        let made = ("CreateInternetGateway", "internetGateway");
+        let gateway = self.make(region, made, &parameters, &[], look).await?;
         let id = text(&gateway, "internetGatewayId").to_owned();
         if !is_attached(&gateway, vpc) {
             let parameters = json!({ "InternetGatewayId": id, "VpcId": vpc });

@@ -12,7 +12,6 @@ use super::Aws;
 use super::api::{filter, tag, tags};
 use super::network::{Way, space, text};
 use crate::cloud::{NewConnections, NewGateway, OldConnections};
-use crate::clouds::taken;
 use crate::error::Error;
 use crate::model::Deployment;
 use crate::plan::connect::Gateway;
@@ -133,7 +132,8 @@ impl Aws {
                 "AmazonSideAsn": asn,
                 "TagSpecification": tags("vpn-gateway", namespace, &gateway_name(namespace)),
             });
-            let made = taken(&mut self.call(&region, "CreateVpnGateway", &parameters).await?, "vpnGateway");
+            let look = || async { Ok(self.gateways(&region, namespace).await?.into_iter().next()) };
+            let made = self.make(&region, ("CreateVpnGateway", "vpnGateway"), &parameters, &[], look).await?;
             (region, made)
         };
         let asn = text(&gateway, "amazonSideAsn")
@@ -165,7 +165,11 @@ impl Aws {
         while now != "attached" {
             if now != "attaching" {
                 let parameters = json!({ "VpnGatewayId": id, "VpcId": vpc });
-                self.call(region, "AttachVpnGateway", &parameters).await?;
+                let look = || async {
+                    let found = self.gateways(region, namespace).await?.into_iter().next();
+                    Ok(found.filter(|gateway| matches!(state(gateway).as_str(), "attaching" | "attached")))
+                };
+                self.make(region, ("AttachVpnGateway", ""), &parameters, &[], look).await?;
             }
             let found = self.gateways(region, namespace).await?;
             now = found.first().map(state).unwrap_or_default();
@@ -204,7 +208,11 @@ impl Aws {
                     },
                     "TagSpecification": tags("vpn-connection", namespace, &name),
                 });
-                self.call(&region, "CreateVpnConnection", &parameters).await?;
+                let look = || async {
+                    let found = self.connections(&region, namespace).await?;
+                    Ok(found.into_iter().find(|connection| tag(connection, "Name") == Some(&name)))
+                };
+                self.make(&region, ("CreateVpnConnection", ""), &parameters, &[], look).await?;
             }
             let mut wait = self.wait();
             loop {
@@ -228,24 +236,22 @@ impl Aws {
         address: Ipv4Addr,
         asn: u32,
     ) -> Result<String, Error> {
-        let known = self.far_gateways(region, namespace).await?;
         let (wanted_address, wanted_asn) = (address.to_string(), asn.to_string());
-        let same = |gateway: &&Value| {
+        let same = |gateway: &Value| {
             tag(gateway, "Name") == Some(name)
                 && text(gateway, "ipAddress") == wanted_address
                 && text(gateway, "bgpAsn") == wanted_asn
         };
-        if let Some(gateway) = known.iter().find(same) {
-            return Ok(text(gateway, "customerGatewayId").to_owned());
-        }
         let parameters = json!({
             "Type": "ipsec.1",
             "IpAddress": wanted_address,
             "BgpAsn": asn,
             "TagSpecification": tags("customer-gateway", namespace, name),
         });
-        let made = self.call(region, "CreateCustomerGateway", &parameters).await?;
-        Ok(text(&made["customerGateway"], "customerGatewayId").to_owned())
+        let look = || async { Ok(self.far_gateways(region, namespace).await?.into_iter().find(same)) };
+        let made = ("CreateCustomerGateway", "customerGateway");
+        let gateway = self.make(region, made, &parameters, &[], look).await?;
+        Ok(text(&gateway, "customerGatewayId").to_owned())
     }
 
     /// A network's routes to a place behind its VPN gateway.

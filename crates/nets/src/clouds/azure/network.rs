@@ -306,14 +306,24 @@ impl Azure {
                 left += 1;
                 continue;
             }
+            let (mut ours, mut theirs) = (Vec::new(), Vec::new());
             for half in halves(&vnet) {
                 match remote(half) {
-                    Some(other) if self.made_peering(id(&vnet), half).await? => {
-                        self.unpeer(id(&vnet), other).await?;
-                    }
-                    // The far half is of others, in a network of theirs.
-                    _ => self.arm.delete(id(half)).await?,
+                    Some(other) if self.made_peering(id(&vnet), half).await? => ours.push(other),
+                    // Its other half is gone, and it never comes back by itself.
+                    _ if half["properties"]["peeringState"] == "Disconnected" => {}
+                    _ => theirs.push(names::last(id(half))),
                 }
+            }
+            for other in ours {
+                self.unpeer(id(&vnet), other).await?;
+            }
+            // A network takes its peerings with it, so one that others peered stays for as long as they want.
+            if !theirs.is_empty() {
+                let (network, peerings) = (names::last(id(&vnet)), theirs.join(" "));
+                tracing::info!(cloud = %self.name, network, %peerings, "An empty network stays, as others peered it.");
+                left += 1;
+                continue;
             }
             self.close_public(group, namespace, &vnet).await?;
             // The network goes last: while it is there, it leads to all that belongs to it.

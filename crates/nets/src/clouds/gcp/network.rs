@@ -168,11 +168,14 @@ impl Gcp {
             let path = network_path(from.0, from.1);
             let name = legal("namespace", format!("{}-{}-peering", n(from.1), to.1))?;
             let network = self.get(&path).await?.unwrap_or_default();
-            let known =
-                network["peerings"].as_array().into_iter().flatten().any(|peering| peering["name"] == *name);
-            if !known {
+            let far = network_path(to.0, to.1);
+            // Others may have peered them: the cloud has only one peering between two networks.
+            let leads = |peering: &Value| {
+                peering["name"] == *name || peering["network"].as_str().is_some_and(|to| to.ends_with(&far))
+            };
+            if !network["peerings"].as_array().into_iter().flatten().any(leads) {
                 let peering = json!({
-                    "name": name, "network": url(&network_path(to.0, to.1)), "exchangeSubnetRoutes": true,
+                    "name": name, "network": url(&far), "exchangeSubnetRoutes": true,
                 });
                 let body = json!({ "networkPeering": peering });
                 self.change(Method::POST, &format!("{path}/addPeering"), Some(body)).await?;
@@ -181,24 +184,31 @@ impl Gcp {
         Ok(())
     }
 
-    /// Takes away the peerings of a namespace's network; all of them, or those no rule at either end needs.
-    pub(super) async fn unpeer(&self, project: &str, namespace: &str, all: bool) -> Result<(), Error> {
+    /// Takes away the peerings of a namespace's network; all of them, or those no rule at either end needs. Tells
+    /// those that others made, which stay.
+    pub(super) async fn unpeer(
+        &self,
+        project: &str,
+        namespace: &str,
+        all: bool,
+    ) -> Result<Vec<String>, Error> {
         let path = network_path(project, namespace);
         let network = self.get(&path).await?.unwrap_or_default();
         let peerings = network["peerings"].as_array().cloned().unwrap_or_default();
+        let mut theirs = Vec::new();
         if peerings.is_empty() {
-            return Ok(());
+            return Ok(theirs);
         }
         let own = self.spaces(project, namespace).await?;
         for peering in peerings {
             let (Some(name), Some(peer)) = (peering["name"].as_str(), peering["network"].as_str()) else {
                 continue;
             };
-            // Peerings that others made are theirs.
-            let Some((peer_project, peer_namespace)) = ours(peer) else { continue };
-            if name != format!("{}-{peer_namespace}-peering", n(namespace)) {
+            let is_ours = |(_, far): &(&str, &str)| name == format!("{}-{far}-peering", n(namespace));
+            let Some((peer_project, peer_namespace)) = ours(peer).filter(is_ours) else {
+                theirs.push(name.to_owned());
                 continue;
-            }
+            };
             let needed = !all
                 && (self
                     .names_any(project, namespace, &self.spaces(peer_project, peer_namespace).await?)
@@ -223,7 +233,7 @@ impl Gcp {
                 }
             }
         }
-        Ok(())
+        Ok(theirs)
     }
 
     /// Whether any rule of a namespace names a target in these spaces.

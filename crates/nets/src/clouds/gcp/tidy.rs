@@ -102,7 +102,13 @@ impl Gcp {
         if left > 0 || self.get(&gateway).await?.is_some() {
             return Ok(());
         }
-        self.unpeer(project, namespace, true).await?;
+        let theirs = self.unpeer(project, namespace, true).await?;
+        // A network takes its peerings with it, so one that others peered stays for as long as they want.
+        if !theirs.is_empty() {
+            let (network, peerings) = (last(&path), theirs.join(" "));
+            tracing::info!(cloud = %self.name, network, %peerings, "An empty network stays, as others peered it.");
+            return Ok(());
+        }
         let firewalls = format!("projects/{project}/global/firewalls");
         let mut ours = self.firewalls(project, namespace, &format!("{}-", n(namespace))).await?;
         ours.extend(self.control_planes(project, namespace).await?);

@@ -227,31 +227,29 @@ impl Ibm {
         Ok(())
     }
 
-    /// Takes a network off a transit gateway, which goes with the last of them.
-    async fn leave_transit(&self, gateway: &Value, crn: &str) -> Result<(), Error> {
+    /// Takes a network off a transit gateway, which goes with the last of them. Connections that others made stay,
+    /// and the gateway with them.
+    async fn leave_transit(&self, own: &str, gateway: &Value, crn: &str) -> Result<(), Error> {
         let path = format!("transit_gateways/{}", text(gateway, "id"));
         let url: Url = self.transit_url(&format!("{path}/connections"))?;
-        if !self.all(&url, "connections").await?.iter().any(|one| text(one, "network_id") == crn) {
+        let connections = self.all(&url, "connections").await?;
+        let (going, mut left): (Vec<Value>, Vec<Value>) =
+            connections.into_iter().partition(|one| text(one, "network_id") == crn);
+        if going.is_empty() {
             return Ok(());
         }
-        let mut left = 0;
-        for connection in self.all(&url, "connections").await? {
-            if text(&connection, "network_id") == crn {
-                self.remove(self.transit_url(&format!("{path}/connections/{}", text(&connection, "id")))?)
-                    .await?;
-            } else {
-                left += 1;
-            }
+        for connection in going {
+            self.remove(self.transit_url(&format!("{path}/connections/{}", text(&connection, "id")))?)
+                .await?;
         }
         // One network alone has nobody to talk to.
-        if left <= 1 {
-            for connection in self.all(&url, "connections").await? {
-                self.remove(self.transit_url(&format!("{path}/connections/{}", text(&connection, "id")))?)
-                    .await?;
-            }
-            self.remove(self.transit_url(&path)?).await?;
+        if let [last] = left.as_slice()
+            && self.connected(own, last).await?.is_some()
+        {
+            self.remove(self.transit_url(&format!("{path}/connections/{}", text(last, "id")))?).await?;
+            left.clear();
         }
-        Ok(())
+        if left.is_empty() { self.remove(self.transit_url(&path)?).await } else { Ok(()) }
     }
 
     /// Removes subnets without machines and endpoints, and the network with the last of them.
@@ -294,7 +292,7 @@ impl Ibm {
             }
         }
         for gateway in self.transits(place.group).await? {
-            self.leave_transit(&gateway, text(&vpc, "crn")).await?;
+            self.leave_transit(place.group, &gateway, text(&vpc, "crn")).await?;
         }
         self.remove(self.vpc_url(place.region, &format!("vpcs/{id}"))?).await
     }

@@ -66,6 +66,11 @@ impl Member {
     }
 }
 
+/// Whether a connection of a network is one of ours, which are called as the network is.
+fn put_by_us(vpc: &Value, connection: &Value) -> bool {
+    text(vpc, "name").starts_with("paraglider-") && vpc["name"] == connection["name"]
+}
+
 impl HasWays for Ibm {
     type Network = Network;
 
@@ -181,7 +186,7 @@ impl Ibm {
         let connections = self.all(&self.transit_url(&format!("{path}/connections"))?, "connections").await?;
         let mut members = Vec::new();
         for connection in &connections {
-            let Some((region, vpc)) = self.connected(own, text(connection, "network_id")).await? else {
+            let Some((region, vpc)) = self.connected(own, connection).await? else {
                 return Ok(());
             };
             members.push(Member {
@@ -201,16 +206,21 @@ impl Ibm {
         if stay.is_empty() { self.remove(self.transit_url(&path)?).await } else { Ok(()) }
     }
 
-    /// Region and id of a network on the transit gateway, if it is in a deployment that is known.
-    async fn connected(&self, own: &str, crn: &str) -> Result<Option<(String, String)>, Error> {
+    /// Region and id of a network on the transit gateway, if it is in a deployment that is known and was put there
+    /// by us: people may put networks of their own there, too.
+    pub(super) async fn connected(
+        &self,
+        own: &str,
+        connection: &Value,
+    ) -> Result<Option<(String, String)>, Error> {
         let groups = self.groups_known(own)?;
         for region in &self.config.regions {
             for owner in &groups {
                 let mut url = self.vpc_url(region, "vpcs")?;
                 url.query_pairs_mut().append_pair("resource_group.id", owner);
                 let all = self.all(&url, "vpcs").await?;
-                if let Some(vpc) = all.iter().find(|vpc| text(vpc, "crn") == crn) {
-                    return Ok(Some((region.clone(), text(vpc, "id").into())));
+                if let Some(vpc) = all.iter().find(|vpc| vpc["crn"] == connection["network_id"]) {
+                    return Ok(put_by_us(vpc, connection).then(|| (region.clone(), text(vpc, "id").into())));
                 }
             }
         }
@@ -221,6 +231,14 @@ impl Ibm {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_connection_of_people_is_known_from_ours() {
+        let named = |name: &str| json!({ "name": name });
+        assert!(put_by_us(&named("paraglider-vpc-1"), &named("paraglider-vpc-1")));
+        assert!(!put_by_us(&named("backup"), &named("backup")));
+        assert!(!put_by_us(&named("paraglider-vpc-1"), &named("mine")));
+    }
 
     #[test]
     fn only_groups_that_something_is_behind_count() {

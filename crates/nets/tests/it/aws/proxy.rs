@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
@@ -16,6 +16,8 @@ struct Seen {
     actions: Vec<String>,
     /// Bodies of changes whose answers were lost already; nothing if none are to be lost.
     lost: Option<BTreeSet<String>>,
+    /// Bodies of changes whose success was denied already; nothing if none is to be denied.
+    denied: Option<BTreeSet<String>>,
     trouble: Trouble,
 }
 
@@ -70,6 +72,16 @@ impl Proxy {
         self.shared.seen.lock().unwrap().lost = Some(BTreeSet::new());
     }
 
+    /// From now on the first success of each change is told as a failure of AWS, or its connection breaks.
+    pub(super) fn deny_each_success(&self) {
+        self.shared.seen.lock().unwrap().denied = Some(BTreeSet::new());
+    }
+
+    /// How often that was so.
+    pub(super) fn denied(&self) -> usize {
+        self.shared.seen.lock().unwrap().denied.as_ref().map_or(0, BTreeSet::len)
+    }
+
     /// From now on calls are noted anew, and this goes wrong.
     pub(super) fn trouble(&self, trouble: Trouble) {
         let mut seen = self.shared.seen.lock().unwrap();
@@ -122,15 +134,35 @@ async fn pass(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) -> 
     let answer = request.send().await.unwrap();
     let status = StatusCode::from_u16(answer.status().as_u16()).unwrap();
     let answer = answer.text().await.unwrap();
+    let changes = !action.starts_with("Describe");
     let lost = {
         let mut seen = shared.seen.lock().unwrap();
-        let changes = !action.starts_with("Describe");
         seen.actions.push(action);
-        changes && seen.lost.as_mut().is_some_and(|lost| lost.insert(text))
+        changes && seen.lost.as_mut().is_some_and(|lost| lost.insert(text.clone()))
     };
     if lost {
         shared.cut.notify_one();
         std::future::pending::<()>().await;
+    }
+    let denied = {
+        let mut seen = shared.seen.lock().unwrap();
+        let told = seen.denied.as_mut().filter(|_| changes && status.is_success());
+        told.filter(|denied| !denied.contains(&text)).map(|denied| {
+            denied.insert(text);
+            denied.len()
+        })
+    };
+    match denied {
+        Some(number) if number % 2 == 0 => {
+            let broken = futures::stream::iter([Ok("<"), Err(std::io::Error::other("broken"))]);
+            return Body::from_stream(broken).into_response();
+        }
+        Some(_) => {
+            let error = "<Error><Code>InternalError</Code><Message>later</Message></Error>";
+            let error = format!("<Response><Errors>{error}</Errors><RequestID>r</RequestID></Response>");
+            return (StatusCode::INTERNAL_SERVER_ERROR, error).into_response();
+        }
+        None => {}
     }
     (status, answer).into_response()
 }

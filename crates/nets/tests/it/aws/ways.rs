@@ -45,7 +45,7 @@ impl Bed {
     }
 }
 
-async fn gateway(aws: Aws) -> Result<Vec<String>, Error> {
+pub(super) async fn gateway(aws: Aws) -> Result<Vec<String>, Error> {
     let bgp_addresses = vec!["169.254.21.1".parse().unwrap(), "169.254.21.5".parse().unwrap()];
     let new = NewGateway { deployment: place(), cloud: "gcp".into(), bgp_addresses, space: None };
     let made = aws.create_gateway(new).await?;
@@ -53,7 +53,7 @@ async fn gateway(aws: Aws) -> Result<Vec<String>, Error> {
     Ok(made.addresses)
 }
 
-async fn connections(aws: Aws) -> Result<(), Error> {
+pub(super) async fn connections(aws: Aws) -> Result<(), Error> {
     aws.create_connections(NewConnections {
         deployment: place(),
         cloud: "gcp".into(),
@@ -68,7 +68,7 @@ async fn connections(aws: Aws) -> Result<(), Error> {
     .await
 }
 
-async fn parted(aws: Aws) -> Result<(), Error> {
+pub(super) async fn parted(aws: Aws) -> Result<(), Error> {
     let bgp_addresses = vec!["169.254.21.2".parse().unwrap(), "169.254.21.6".parse().unwrap()];
     aws.delete_connections(OldConnections { deployment: place(), cloud: "gcp".into(), bgp_addresses }).await
 }

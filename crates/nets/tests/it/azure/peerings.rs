@@ -5,7 +5,7 @@ use tarbet_nets::cloud::Cloud;
 use tarbet_nets::model::Direction;
 
 use super::guests::{everything, machine_of_others};
-use super::{Bed, clusters, deployment, machine, network, rule};
+use super::{Bed, clusters, deployment, machine, network, new_machine, rule};
 
 /// Peers two networks as people do; the second uses the first one's gateway.
 fn peer(bed: &Bed, first: &str, second: &str, access: bool) {
@@ -131,5 +131,29 @@ async fn a_peering_between_two_guests_has_a_name_of_ours_and_goes_with_the_rule(
         azure.delete_resource("default", &machine(name)).await.unwrap();
     }
     assert_eq!(everything(&bed), before);
+    bed.sim.assert_sound();
+}
+
+#[tokio::test]
+async fn a_network_of_ours_that_others_peered_stays_until_they_part() {
+    const OURS: &str = "paraglider-default-westus2-vnet";
+    let bed = Bed::start().await;
+    let azure = bed.azure();
+    azure.create_resource(new_machine("default", "vm1", "westus2")).await.unwrap();
+    bed.sim.with(|sim| {
+        sim.insert(&network("virtualNetworks/far"), json!({ "location": "westus2", "properties": { "addressSpace": { "addressPrefixes": ["172.20.0.0/16"] } } }));
+    });
+    peer(&bed, OURS, "far", true);
+    let at = network(&format!("virtualNetworks/{OURS}/virtualNetworkPeerings/{OURS}-to-far"));
+    let there = || bed.sim.with(|sim| sim.object(&at)).is_some();
+    azure.delete_resource("default", &machine("vm1")).await.unwrap();
+    assert!(there(), "it is theirs to remove");
+    assert_eq!(azure.used_spaces(&[deployment("default")]).await.unwrap().len(), 1);
+    bed.sim.with(|sim| {
+        sim.objects.remove(&at.to_lowercase()).unwrap();
+    });
+    azure.create_resource(new_machine("default", "vm1", "westus2")).await.unwrap();
+    azure.delete_resource("default", &machine("vm1")).await.unwrap();
+    assert!(bed.sim.with(|sim| sim.object(&network(&format!("virtualNetworks/{OURS}")))).is_none());
     bed.sim.assert_sound();
 }

@@ -5,7 +5,7 @@ use tarbet_nets::cloud::Cloud;
 use tarbet_nets::model::{Direction, Rule};
 
 use super::super::sim::Sim;
-use super::vendor::Google;
+use super::vendor::{Google, PREFIX};
 use super::{World, clusters, deployment, machine, rule, step};
 
 fn routers(sim: &Sim<Google>) -> usize {
@@ -85,5 +85,49 @@ async fn what_others_added_to_a_firewall_goes_when_its_rule_is_given_again() {
         let wall = google.object(&path);
         assert_eq!((&wall["sourceTags"], &wall["destinationRanges"]), (&json!([]), &json!([])));
     });
+    sim.assert_sound();
+}
+
+/// People peer a network of ours with another.
+fn peer(google: &mut Google, path: &str, name: &str, other: &str) {
+    google.change(path, |network| {
+        let made =
+            json!({ "name": name, "network": format!("{PREFIX}{other}"), "exchangeSubnetRoutes": true });
+        let mut all = network["peerings"].as_array().cloned().unwrap_or_default();
+        all.push(made);
+        network["peerings"] = json!(all);
+    });
+}
+
+#[tokio::test]
+async fn peerings_of_others_are_used_and_never_taken_away() {
+    const NEAR: &str = "projects/p/global/networks/para-default-vpc";
+    const FAR: &str = "projects/q/global/networks/para-other-vpc";
+    let world = World::start().await;
+    let (sim, gcp) = (&world.sim, world.gcp());
+    let near = gcp.create_resource(machine("default", "vm-1")).await.unwrap();
+    let far = gcp.create_resource(machine("other", "vm-2")).await.unwrap();
+    sim.with(|google| {
+        google.put("projects/z/global/networks/legacy", json!({ "name": "legacy" }));
+        peer(google, NEAR, "mine", "projects/z/global/networks/legacy");
+        peer(google, NEAR, "there", FAR);
+        peer(google, FAR, "back", NEAR);
+    });
+    let names = |path: &str| {
+        sim.with(|google| {
+            let all = google.object(path)["peerings"].as_array().cloned().unwrap_or_default();
+            all.iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        })
+    };
+    let web = rule("web", Direction::Inbound, &format!("{}/32", far.ip));
+    gcp.add_rules("default", &near.uri, vec![web]).await.unwrap();
+    assert_eq!((names(NEAR), names(FAR)), (vec!["mine".into(), "there".into()], vec!["back".to_owned()]));
+    gcp.delete_rules("default", &near.uri, vec!["web".into()]).await.unwrap();
+    for (namespace, uri) in [("default", &near.uri), ("other", &far.uri)] {
+        gcp.delete_resource(namespace, uri).await.unwrap();
+    }
+    assert_eq!((names(NEAR), names(FAR)), (vec!["mine".into(), "there".into()], vec!["back".to_owned()]));
+    let denied = "projects/p/global/firewalls/para-default-deny-all-egress";
+    assert!(sim.with(|google| google.state().contains_key(denied)), "a network that stays lets nothing out");
     sim.assert_sound();
 }

@@ -101,6 +101,17 @@ impl IbmCloud {
         self.objects.insert(path, Object { kind, body, ready_at: Duration::ZERO, gone_at: None });
     }
 
+    /// People connect a network with the transit gateway.
+    pub(crate) fn connect(&mut self, name: &str, crn: &str) {
+        let gateway = self.objects.iter().find(|(_, object)| object.kind == "transit_gateways").unwrap().0;
+        let body = json!({
+            "id": name, "name": name, "network_type": "vpc", "network_id": crn, "status": "attached",
+        });
+        let object =
+            Object { kind: "transit_connections".into(), body, ready_at: Duration::ZERO, gone_at: None };
+        self.objects.insert(format!("{gateway}/connections/{name}"), object);
+    }
+
     /// Takes away the rules of all security groups behind everybody's back.
     pub(crate) fn lose_rules(&mut self) {
         self.objects.retain(|_, object| object.kind != "rules");

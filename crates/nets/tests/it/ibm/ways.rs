@@ -1,5 +1,6 @@
 //! Public and transit gateways go when nobody needs them any more, however that came about.
 
+use serde_json::json;
 use tarbet_nets::cloud::Cloud;
 use tarbet_nets::model::{Direction, Rule};
 
@@ -66,5 +67,28 @@ async fn a_transit_gateway_goes_though_it_is_named_after_another_resource_group(
     assert!(there(sim, "transit_gateways") > 0);
     ibm.delete_rules("far", &far.uri, vec!["peer".into()]).await.unwrap();
     assert_eq!((there(sim, "transit_gateways"), there(sim, "connections")), (0, 0));
+    sim.assert_sound();
+}
+
+#[tokio::test]
+async fn networks_that_people_put_on_the_transit_gateway_stay_on_it() {
+    let world = World::start().await;
+    let (sim, ibm) = (&world.sim, world.ibm());
+    let near = ibm.create_resource(machine("default", "vm-1")).await.unwrap();
+    let far = ibm.create_resource(machine("other", "vm-2")).await.unwrap();
+    let peer = vec![rule("peer", Direction::Inbound, &format!("{}/32", far.ip))];
+    ibm.add_rules("default", &near.uri, peer).await.unwrap();
+    sim.with(|cloud| {
+        cloud.put("vpcs", "v1", &[], json!({ "name": "legacy", "resource_group": { "id": "rg" } }));
+        cloud.connect("mine", "crn:us-south/v1/vpcs/v1");
+    });
+    let mine = || sim.with(|cloud| cloud.state().keys().any(|path| path.ends_with("/connections/mine")));
+    ibm.delete_rules("default", &near.uri, vec!["peer".into()]).await.unwrap();
+    assert!(mine(), "no rule needs it, and it is not ours");
+    for (namespace, uri) in [("default", &near.uri), ("other", &far.uri)] {
+        ibm.delete_resource(namespace, uri).await.unwrap();
+        assert!(mine(), "after {namespace}");
+    }
+    assert_eq!(there(sim, "connections"), 1, "ours went with their networks");
     sim.assert_sound();
 }

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use crate::random;
 
 /// Readable and writable by the owner alone.
-pub(crate) const PRIVATE: u32 = 0o600;
+pub const PRIVATE: u32 = 0o600;
 /// Readable by everybody.
 pub(crate) const PUBLIC: u32 = 0o644;
 
 /// Makes a folder (and its parents) that only the owner may enter. An existing one is left as it is.
-pub(crate) fn private_folder(path: &Path) -> io::Result<()> {
+pub fn private_folder(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
@@ -31,10 +31,21 @@ pub(crate) fn create(path: &Path, content: &[u8], mode: u32) -> io::Result<bool>
 }
 
 /// Puts a file in place, over an older one if there is one.
-pub(crate) fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let temporary = write_beside(path, content, mode)?;
     fs::rename(&temporary, path).inspect_err(|_| drop(fs::remove_file(&temporary)))?;
     sync_folder(path)
+}
+
+/// Waits for this process's turn to change a file that others of its user change, too: from reading it until the new
+/// one is in its place. The turn ends with what is returned. Without it where the file system knows no locks: then
+/// the file is still whole at any time, but of two changes at once one may be lost.
+pub fn turn(path: &Path) -> Option<File> {
+    // The folder: what stands at the path itself is replaced, and a lock on it would go with it.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = File::open(folder.unwrap_or(Path::new("."))).ok()?;
+    folder.lock().ok()?;
+    Some(folder)
 }
 
 fn write_beside(path: &Path, content: &[u8], mode: u32) -> io::Result<PathBuf> {
@@ -58,6 +69,26 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn changes_made_in_turns_are_all_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("list");
+        std::thread::scope(|scope| {
+            for writer in 0..4 {
+                let path = &path;
+                scope.spawn(move || {
+                    for line in 0..25 {
+                        let _turn = turn(path).unwrap();
+                        let before = fs::read_to_string(path).unwrap_or_default();
+                        replace(path, format!("{before}{writer} {line}\n").as_bytes(), PRIVATE).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 100);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
 
     #[test]
     fn the_first_creator_wins_and_nothing_is_left_beside() {

@@ -8,6 +8,7 @@
 
 pub mod authority;
 pub mod caller;
+pub mod files;
 pub mod fuzz;
 pub mod jwt;
 pub mod key;
@@ -18,7 +19,6 @@ pub mod token;
 
 #[cfg(test)]
 mod effort;
-mod files;
 mod hash;
 mod pem;
 mod random;

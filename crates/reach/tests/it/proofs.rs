@@ -188,8 +188,8 @@ async fn an_issuer_that_is_taken_out_counts_no_more_where_it_was_believed_before
     let next = |issuers: Vec<_>| {
         Dispatcher::new(Vec::new(), policy()).believing(Callers::new(paris(), issuers).unwrap())
     };
-    let first = world.issuer_key.clone();
-    world.dispatcher.judge_like(&next(vec![first.clone(), second.clone()]));
+    let first = world.issuer_key;
+    world.dispatcher.judge_like(&next(vec![first, second]));
     assert_eq!(get().await.unwrap(), "paris:");
 
     // Only the other one: neither that connection nor a token by itself counts any more.

@@ -179,25 +179,6 @@ pub fn of_up_alone(folder: &Path) -> Vec<PathBuf> {
     OF_UP_ALONE.iter().map(|name| folder.join(name)).filter(|path| path.exists()).collect()
 }
 
-/// Makes a folder for tokens and keys: nobody else may look.
-pub fn make_private(folder: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
-}
-
-/// Replaces a file in one step, readable by the owner alone.
-pub fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
-    use std::io::Write;
-    use std::os::unix::fs::OpenOptionsExt;
-    let mut beside = file.as_os_str().to_owned();
-    beside.push(".tarbet-new");
-    let mut new =
-        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-    new.write_all(text.as_bytes())?;
-    new.sync_all()?;
-    std::fs::rename(&beside, file)
-}
-
 /// What a command shows for itself.
 pub enum Proof {
     /// A token.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tarbet_identity::{Pin, PinSet};
+use tarbet_identity::{Pin, PinSet, files};
 use tarbet_reach::gateway::SiteView;
 use tarbet_reach::names::SiteName;
 use tarbet_telemetry::Problem;
@@ -32,16 +32,30 @@ pub fn keys(
     trust_new: bool,
 ) -> Result<Option<PinSet>, Problem> {
     let (mut known, entry) = (read()?, format!("{server} {site}"));
-    let pins = known.entry(entry).or_default();
-    let news: Vec<Pin> = named.iter().copied().filter(|pin| !pins.contains(pin)).collect();
-    if (pins.is_empty() || trust_new) && !news.is_empty() {
-        pins.extend(news);
-        let accepted = pins.clone();
-        write(&known)?;
-        return Ok(Some(set(accepted)));
+    if learn(&mut known, &entry, named, trust_new) {
+        // Commands that start at once learn one after the other, and what one has learnt the others believe.
+        let failed = |error: std::io::Error| unusable(error.to_string());
+        files::private_folder(&state_folder()).map_err(failed)?;
+        let _turn = files::turn(&file());
+        known = read()?;
+        if learn(&mut known, &entry, named, trust_new) {
+            let text = serde_json::to_string_pretty(&known).map_err(|error| unusable(error.to_string()))?;
+            files::replace(&file(), text.as_bytes(), files::PRIVATE).map_err(failed)?;
+        }
     }
-    let accepted = pins.clone();
+    let accepted = known.remove(&entry).unwrap_or_default();
     Ok((!accepted.is_empty()).then(|| set(accepted)))
+}
+
+/// Adds what is named now, if that is to be trusted. False if there is nothing to remember.
+fn learn(known: &mut Known, entry: &str, named: &[Pin], trust_new: bool) -> bool {
+    let pins = known.entry(entry.to_owned()).or_default();
+    let news: Vec<Pin> = named.iter().copied().filter(|pin| !pins.contains(pin)).collect();
+    let learns = (pins.is_empty() || trust_new) && !news.is_empty();
+    if learns {
+        pins.extend(news);
+    }
+    learns
 }
 
 /// The same for what the gateway says of a site now. One that it does not know yet has no keys: roles may start
@@ -126,11 +140,4 @@ fn read() -> Result<Known, Problem> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Known::default()),
         Err(error) => Err(unusable(error.to_string())),
     }
-}
-
-fn write(known: &Known) -> Result<(), Problem> {
-    let failed = |error: std::io::Error| unusable(error.to_string());
-    super::endpoint::make_private(&state_folder()).map_err(failed)?;
-    let text = serde_json::to_string_pretty(known).map_err(|error| unusable(error.to_string()))?;
-    super::endpoint::write_private(&file(), &text).map_err(failed)
 }

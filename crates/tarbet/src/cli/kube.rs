@@ -9,6 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
+use tarbet_identity::files;
 use tarbet_reach::names::SiteName;
 use tarbet_telemetry::Problem;
 use tarbet_telemetry::codes::ground;
@@ -79,6 +80,7 @@ async fn log_in(args: LoginArgs, format: Format) -> Result<(), Problem> {
     site_now::must_offer(&site, site_now::KUBERNETES, "start it with --kubeconfig FILE, or in a pod")?;
     let file = args.kubeconfig.unwrap_or_else(default_kubeconfig);
     let context = args.context.as_deref().unwrap_or(args.site.as_str());
+    let _turn = files::turn(&file);
     let mut config = read(&file)?;
     let foreign = other_way(&config, context, &args.site);
     refuse_foreign(foreign.as_deref(), context, &file, args.force || args.plan)?;
@@ -146,7 +148,7 @@ fn write(file: &Path, config: &Value) -> Result<(), Problem> {
         if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             std::fs::create_dir_all(folder)?;
         }
-        super::endpoint::write_private(file, &text)
+        files::replace(file, text.as_bytes(), files::PRIVATE)
     };
     written().map_err(|error| unusable(file, &error.to_string()))
 }

@@ -11,14 +11,14 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use tarbet_identity::Secret;
+use tarbet_identity::{Secret, files};
 use tarbet_reach::config::{GatewayConfig, TlsFiles};
 use tarbet_reach::gateway::Gateway;
 use tarbet_telemetry::codes::ground;
 use tarbet_telemetry::{Problem, Stage, problem::chain};
 
 use super::process::{Process, Threads, bind};
-use crate::cli::endpoint::{self, Endpoint, make_private};
+use crate::cli::endpoint::{self, Endpoint};
 use crate::cli::state_folder;
 use crate::config::Config;
 use crate::output::Format;
@@ -69,7 +69,7 @@ pub fn run(config: Config, args: UpArgs) -> Result<(), Problem> {
             .because(format!("it is process {}, with its state in {}", running.pid, folder.display()))
             .advising("`tarbet status` shows it, `tarbet down` ends it"));
     }
-    make_private(&folder).and_then(|()| endpoint::mark_as_ups(&folder)).map_err(|error| {
+    files::private_folder(&folder).and_then(|()| endpoint::mark_as_ups(&folder)).map_err(|error| {
         Problem::new(
             &ground::CONFIG_INVALID,
             format!("The state folder {} cannot be made.", folder.display()),

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use serde_json::json;
 use tarbet_identity::authority::{Authority, Leaf, Usage};
 use tarbet_identity::tls::{Acceptor, CredentialSource, ServerTls};
-use tarbet_identity::{Token, TokenKind};
+use tarbet_identity::{Token, TokenKind, files};
 use tarbet_link::ByteStream;
 use tarbet_reach::client::LocalKubernetes;
 use tarbet_reach::names::SiteName;
@@ -68,6 +68,7 @@ pub async fn run(args: ProxyArgs, format: Format) -> Result<(), Problem> {
     let instead = "use `tarbet kube login`";
     let keys = known_sites::must_have(&server, &args.site, args.trust_new_key, instead).await?;
     let file = args.kubeconfig.unwrap_or_else(default_kubeconfig);
+    let turn = files::turn(&file);
     let mut config = read(&file)?;
     let context = args.context.as_deref().unwrap_or(args.site.as_str());
     refuse_foreign(other_way(&config, context, &args.site).as_deref(), context, &file, args.force)?;
@@ -83,6 +84,7 @@ pub async fn run(args: ProxyArgs, format: Format) -> Result<(), Problem> {
     lead(&mut config, context, &args.site, &cluster, &json!({"token": token.text().expose()}))
         .map_err(|cause| unusable(&file, &cause))?;
     write(&file, &config)?;
+    drop(turn);
     format.text(&format!(
         "The context `{context}` is in {} and leads through {address}, sealed up to the agent. Ctrl-C ends it.",
         file.display()

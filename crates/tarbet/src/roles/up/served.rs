@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tarbet_cluster::{Class, Client, Source, class, describe};
+use tarbet_identity::files;
 
-use crate::cli::endpoint::write_private;
 use crate::roles::jobs::connect;
 
 /// The file of the notes in the state folder.
@@ -80,7 +80,7 @@ pub fn write(folder: &Path, served: &[Served]) -> std::io::Result<()> {
             _ => Ok(()),
         };
     }
-    write_private(&folder.join(FILE), &serde_json::to_string_pretty(served)?)
+    files::replace(&folder.join(FILE), serde_json::to_string_pretty(served)?.as_bytes(), files::PRIVATE)
 }
 
 /// The same cluster is noted once for each node; federation that ran there once counts.

@@ -58,6 +58,7 @@ async fn charts_are_sound_refuse_nonsense_and_are_taken_by_a_cluster() {
     // The key outlives the pod: what callers have pinned stays good.
     let all = serde_json::to_string(&drawn).unwrap();
     assert!(all.contains("/etc/tarbet/secret/agent.key"), "{all}");
+    placed_where_the_cluster_wants(&helm, &charts, &folder).await;
     for (chart, wrong, named) in [
         (&gateway, "replicas=0", "replicas"),
         (&gateway, "store.kind=redb", "more than one replica"),
@@ -87,6 +88,44 @@ async fn charts_are_sound_refuse_nonsense_and_are_taken_by_a_cluster() {
         .run(&["get", "statefulset,deployment,service", "-o", "name", "--namespace", &namespace])
         .await;
     assert_eq!(left.unwrap().trim(), "");
+}
+
+/// Every chart takes what clusters ask of any pod, and says it of each that it makes.
+async fn placed_where_the_cluster_wants(helm: &Helm, charts: &Path, folder: &Folder) {
+    let wanted = "imagePullSecrets: [{name: registry}]\nnodeSelector: {zone: a}\npriorityClassName: high\n\
+                  tolerations: [{key: x, operator: Exists}]\naffinity: {nodeAffinity: {}}\n\
+                  env: [{name: HTTPS_PROXY, value: 'http://proxy:3128'}]\npodAnnotations: {a: b}\n";
+    let wanted = folder.write("wanted.yaml", wanted).unwrap().display().to_string();
+    for (chart, more) in [
+        ("tarbet-gateway", "secrets.redis=redis,networkPolicy.enabled=true,networkPolicy.ports={15432}"),
+        ("tarbet-agent", "gateways={grpcs://gateway:8150},networkPolicy.enabled=true"),
+        ("tarbet-jobs", "remotes[0].name=public,remotes[0].kubeconfigSecret=public"),
+        ("tarbet-mesh", "mesh=east"),
+    ] {
+        let path = charts.join(chart).display().to_string();
+        let words = ["template", "x", &path, "--kube-version", "1.33.0", "-f", &wanted, "--set", more];
+        let drawn = objects(&helm.run(&words).await.unwrap());
+        let templates = drawn.iter().filter_map(|object| object.pointer("/spec/template"));
+        let mut pods = 0;
+        for template in templates {
+            pods += 1;
+            let spec = &template["spec"];
+            assert_eq!(spec["imagePullSecrets"][0]["name"], "registry", "{chart}: {spec:#}");
+            assert_eq!(spec["nodeSelector"]["zone"], "a", "{chart}");
+            assert_eq!(spec["priorityClassName"], "high", "{chart}");
+            assert_eq!(spec["tolerations"][0]["key"], "x", "{chart}");
+            assert!(spec["affinity"]["nodeAffinity"].is_object(), "{chart}");
+            assert_eq!(spec["securityContext"]["seccompProfile"]["type"], "RuntimeDefault", "{chart}");
+            assert!(spec["containers"][0]["resources"]["limits"]["memory"].is_string(), "{chart}");
+        }
+        assert!(pods > 0, "{chart} has no pods");
+        let all = serde_json::to_string(&drawn).unwrap();
+        assert!(all.contains("HTTPS_PROXY") && all.contains(r#""a":"b""#), "{chart}");
+        assert!(drawn.iter().any(|object| object["kind"] == "PodDisruptionBudget"), "{chart}");
+        assert_eq!(all.contains("/etc/tarbet/redis/password"), chart == "tarbet-gateway");
+        let fenced = drawn.iter().any(|object| object["kind"] == "NetworkPolicy");
+        assert_eq!(fenced, more.contains("networkPolicy"), "{chart}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -148,7 +187,7 @@ fn shown_below(heading: &str) -> String {
     let section = page.split_once(heading).unwrap().1;
     let section = section.split_once("\n### ").map_or(section, |(section, _)| section);
     section
-        .split("```sh not run: a test runs")
+        .split("```sh run: units_do_on_a_booted_machine_what_the_guide_says")
         .skip(1)
         .map(|block| block.split_once('\n').unwrap().1.split_once("```").unwrap().0)
         .collect()

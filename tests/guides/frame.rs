@@ -3,8 +3,10 @@
 //! A block ```` ```console ```` holds commands after `$ ` and, below each, lines that its output must
 //! contain; `…` stands for anything. A line that ends in `\` goes on, and so does a here-document. A block
 //! ```` ```yaml ```` or ```` ```json ```` whose first line is a comment with a name (`# a.yaml`,
-//! `// a.json`) is a file. ```` ```sh not run: REASON ```` is shown and not run; its commands must still
-//! be ones the program understands, which `every_documented_command_is_understood` holds.
+//! `// a.json`) is a file. ```` ```sh run: TEST ```` is run by the test of that name, which takes the lines
+//! from the page. ```` ```sh not run: REASON ```` is shown and not run; its commands must still be ones the
+//! program understands, which `every_documented_command_is_understood` holds. ```` ```yaml settings ```` is a
+//! piece of a configuration, ```` ```yaml spec of KIND ```` of an object: `fences.rs` tries these.
 
 use std::fmt::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -43,7 +45,7 @@ pub(super) fn blocks(page: &str) -> Vec<(&str, Vec<&str>)> {
 }
 
 /// The name of the file that a block is, if it is one.
-fn file_name<'a>(kind: &str, block: &[&'a str]) -> Option<&'a str> {
+pub(super) fn file_name<'a>(kind: &str, block: &[&'a str]) -> Option<&'a str> {
     let (start, end) = match kind {
         "yaml" => ("# ", "yaml"),
         "json" => ("// ", "json"),
@@ -110,7 +112,7 @@ pub(super) fn read(page: &str) -> (Vec<Shown>, Vec<(String, String)>) {
 }
 
 /// Whether the text contains the line, words apart by any space, `…` standing for anything.
-fn contains(text: &str, wanted: &str) -> bool {
+pub(super) fn contains(text: &str, wanted: &str) -> bool {
     let squeeze = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let wanted = squeeze(wanted);
     text.lines().map(squeeze).any(|line| {
@@ -133,6 +135,7 @@ pub(super) struct Guide {
     environment: Vec<(&'static str, String)>,
     apart: bool,
     ports: Vec<(u16, u16)>,
+    before: String,
 }
 
 impl Guide {
@@ -148,6 +151,7 @@ impl Guide {
             environment: vec![("HOME", home), ("NO_PROXY", "127.0.0.1".into())],
             apart: false,
             ports: vec![],
+            before: String::new(),
         }
     }
 
@@ -180,6 +184,12 @@ impl Guide {
         self
     }
 
+    /// Lines of shell that run before those of the page: what the reader has running already.
+    pub(super) fn before(mut self, script: impl Into<String>) -> Self {
+        self.before = script.into();
+        self
+    }
+
     /// Runs the page and checks what it shows. What the guide leaves running ends with its shell.
     pub(super) async fn follow(self) -> Folder {
         let mut page = std::fs::read_to_string(root().join("docs/guides").join(self.page)).unwrap();
@@ -188,11 +198,29 @@ impl Guide {
         }
         let (commands, files) = read(&page);
         assert!(!commands.is_empty(), "{} has no commands", self.page);
+        for (name, text) in files {
+            std::fs::write(self.folder.path().join(name), text).unwrap();
+        }
+        let mut script = self.before.clone() + "\n";
+        for (index, shown) in commands.iter().enumerate() {
+            writeln!(script, "echo '{MARK} {index}'\n{}", shown.command).unwrap();
+        }
+        let said = self.run(&script).await;
+        for (index, Shown { command, output }) in commands.iter().enumerate() {
+            let mark = format!("{MARK} {index}\n");
+            let part = said.split_once(&mark).map(|(_, rest)| rest).unwrap_or_default();
+            let part = part.split(MARK).next().unwrap_or_default();
+            for line in output {
+                assert!(contains(part, line), "`{command}` does not say\n{line}\nbut\n{part}");
+            }
+        }
+        self.folder
+    }
+
+    /// Runs lines of shell where a guide would be followed, and gives what they say.
+    pub(super) async fn run(&self, lines: &str) -> String {
         let folder = self.folder.path();
         symlink(root().join("deploy"), folder.join("deploy")).unwrap();
-        for (name, text) in files {
-            std::fs::write(folder.join(name), text).unwrap();
-        }
         let bin = folder.join("bin");
         std::fs::create_dir(&bin).unwrap();
         for (name, start) in &self.programs {
@@ -209,22 +237,7 @@ impl Guide {
         } else {
             script.push_str("trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n");
         }
-        for (index, shown) in commands.iter().enumerate() {
-            writeln!(script, "echo '{MARK} {index}'\n{}", shown.command).unwrap();
-        }
-        let said = self.run(&bin, script).await;
-        for (index, Shown { command, output }) in commands.iter().enumerate() {
-            let mark = format!("{MARK} {index}\n");
-            let part = said.split_once(&mark).map(|(_, rest)| rest).unwrap_or_default();
-            let part = part.split(MARK).next().unwrap_or_default();
-            for line in output {
-                assert!(contains(part, line), "`{command}` does not say\n{line}\nbut\n{part}");
-            }
-        }
-        self.folder
-    }
-
-    async fn run(&self, bin: &Path, script: String) -> String {
+        script.push_str(lines);
         let mut shell = if self.apart {
             let mut apart = Command::new("unshare");
             apart.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash"]);
@@ -238,11 +251,13 @@ impl Guide {
             shell.env_remove(name);
         }
         shell.envs(self.environment.iter().map(|(name, value)| (*name, value)));
-        shell.stdin(Stdio::null()).kill_on_drop(true);
-        let output = tokio::time::timeout(LIMIT, shell.output()).await;
-        let output = output.expect("the guide takes too long").unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{} ended with {}:\n{said}", self.page, output.status);
+        // Into a file, so that what was said is known also of a guide that does not end.
+        let told = folder.join("said.txt");
+        shell.stdin(Stdio::null()).stdout(std::fs::File::create(&told).unwrap()).kill_on_drop(true);
+        let ended = tokio::time::timeout(LIMIT, shell.status()).await;
+        let said = String::from_utf8_lossy(&std::fs::read(&told).unwrap()).into_owned();
+        let status = ended.unwrap_or_else(|_| panic!("{} takes too long:\n{said}", self.page)).unwrap();
+        assert!(status.success(), "{} ended with {status}:\n{said}", self.page);
         said
     }
 }

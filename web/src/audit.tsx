@@ -20,12 +20,12 @@ export function Audit() {
       </>
     );
   }
-  const shown = (audit?.entries ?? []).filter((entry) => (!refused || entry.outcome !== "answered") && matches(entry, wanted.toLowerCase()));
+  const shown = (audit?.entries ?? []).filter((entry) => (!refused || ill(entry)) && matches(entry, wanted.toLowerCase()));
   return (
     <>
       <header class="view">
         <h1>Audit</h1>
-        {audit ? audit.chain.whole ? <State tone="good">{audit.chain.records ? `chain whole up to No. ${audit.chain.records.toLocaleString("en")}` : "chain whole"}</State> : <State tone="bad">the chain is broken</State> : null}
+        {audit ? audit.chain.whole ? <State tone="good">{audit.chain.records ? `chain whole, ${audit.chain.records.toLocaleString("en")} records` : "chain whole"}</State> : <State tone="bad">the chain is broken</State> : null}
       </header>
       {problems.audit ? <ProblemBox problem={problems.audit} /> : null}
       {audit && !audit.chain.whole ? (
@@ -53,7 +53,7 @@ export function Audit() {
           <tr key={entry.seq}>
             <th scope="row">{entry.seq}</th>
             <td data-name="Outcome">
-              <State tone={entry.outcome === "refused" || entry.outcome === "failed" ? "bad" : "good"}>{entry.code ?? entry.outcome}</State>
+              <State tone={ill(entry) ? "bad" : "good"}>{entry.code ?? entry.outcome}</State>
             </td>
             <td data-name="Who">{entry.principal ?? "nobody known"}</td>
             <td data-name="Wanted" class="wants">{entry.wants}</td>
@@ -68,6 +68,8 @@ export function Audit() {
     </>
   );
 }
+
+const ill = ({ outcome }: Entry) => outcome === "refused" || outcome === "failed";
 
 const matches = (entry: Entry, wanted: string) =>
   !wanted || [entry.principal, entry.site, entry.wants, entry.outcome, entry.code].some((text) => text?.toLowerCase().includes(wanted));

@@ -1,7 +1,7 @@
 // Federation: what meshes export to and import from one another, and where names collide.
 
 import { useKnown } from "./live";
-import { Away, Command, Empty, ProblemBox, Since, State, plain } from "./pieces";
+import { Away, Command, Empty, ProblemBox, Since, State, plain, upWithCluster } from "./pieces";
 import { Table } from "./table";
 import type { Condition, Exports, Federation, Imported, Remote } from "./types";
 
@@ -18,7 +18,7 @@ export function Meshes() {
       {problems.federation ? <ProblemBox problem={problems.federation} /> : <Away away={federation?.away} />}
       {gateway && !served ? (
         <Empty title="No mesh is served from here. Services across meshes need a cluster with Istio:">
-          <Command>tarbet up --kubeconfig ~/.kube/config</Command>
+          <Command>{upWithCluster(gateway)}</Command>
           <p class="dim">or in the cluster itself</p>
           <Command>tarbet mesh</Command>
         </Empty>

@@ -3,7 +3,7 @@
 import { cancelRequest, unlockedAs } from "./actions";
 import { useDeeds } from "./deeds";
 import { useKnown } from "./live";
-import { Away, Command, Empty, ProblemBox, Since, State, type Tone, UnlockTo, plain } from "./pieces";
+import { Away, Command, Empty, ProblemBox, Since, State, type Tone, UnlockTo, plain, upWithCluster } from "./pieces";
 import { Table } from "./table";
 import type { Job } from "./types";
 
@@ -56,7 +56,7 @@ export function Jobs({ onUnlock }: { onUnlock: () => void }) {
       {refusal}
       {gateway && !served ? (
         <Empty title="No cluster is served from here. Private pipelines on request need one:">
-          <Command>tarbet up --kubeconfig ~/.kube/config</Command>
+          <Command>{upWithCluster(gateway)}</Command>
         </Empty>
       ) : null}
       {served && jobs?.requests.length === 0 && !jobs.away.length ? (

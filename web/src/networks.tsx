@@ -58,6 +58,9 @@ function Elsewhere() {
 
 const href = (name: string) => `#/networks/${encodeURIComponent(name)}`;
 
+/** Below this its words could not be read; above, it fits any page that is not narrow. */
+const least = (width: number) => Math.min(Math.max(640, width * 0.66), 1100);
+
 function Picture({ nets, chosen }: { nets: Nets; chosen: string | undefined }) {
   const drawn = islands(nets);
   const flows = arrows(nets, drawn.cards);
@@ -68,7 +71,7 @@ function Picture({ nets, chosen }: { nets: Nets; chosen: string | undefined }) {
   }, [drawn.width]);
   return (
     <div ref={frame} class="map nets scroll-x" tabIndex={0} role="group" aria-label={`${nets.clouds.length} clouds, ${nets.resources.length} resources, ${nets.open} open flows`}>
-      <svg viewBox={`0 0 ${drawn.width} ${drawn.height}`} style={{ minWidth: `${Math.min(drawn.width, 680)}px` }}>
+      <svg viewBox={`0 0 ${drawn.width} ${drawn.height}`} style={{ minWidth: `${least(drawn.width)}px`, maxWidth: `${drawn.width * 1.15}px` }}>
         <defs>
           <marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto-start-reverse">
             <path class="tip" d="M0 0 L10 5 L0 10 z" />

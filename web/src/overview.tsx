@@ -2,7 +2,7 @@
 
 import { requestsIn, useKnown } from "./live";
 import { Map } from "./map";
-import { Command, Empty, ProblemBox, Since, State, outcome, wanted } from "./pieces";
+import { Command, Empty, ProblemBox, Since, State, firstTry, outcome, wanted } from "./pieces";
 
 const count = (number: number) => number.toLocaleString("en");
 
@@ -130,7 +130,7 @@ function Attention() {
 }
 
 function Newest() {
-  const { requests } = useKnown();
+  const { requests, sites } = useKnown();
   return (
     <section aria-labelledby="newest">
       <h2 id="newest">Passed last</h2>
@@ -150,7 +150,7 @@ function Newest() {
         <Waiting />
       ) : (
         <Empty title="No request has passed yet.">
-          <Command>tarbet kube login lab</Command>
+          <Command>{firstTry(sites)}</Command>
         </Empty>
       )}
     </section>

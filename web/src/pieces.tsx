@@ -2,7 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useReducer, useRef, useState } from "preact/hooks";
-import type { Problem, Story } from "./types";
+import type { Gateway, Problem, Site, Story } from "./types";
 
 export type Tone = "good" | "bad" | "wait" | "plain";
 
@@ -147,3 +147,15 @@ export function UnlockTo({ children, onUnlock }: { children: ComponentChildren; 
     </p>
   );
 }
+
+/** A request that can be made now: through a site that is there, or else the way to one. */
+export function firstTry(sites: Site[] | undefined): string {
+  const offers = (service: string) => sites?.find((site) => site.connected && site.links.some((link) => link.services.includes(service)))?.name;
+  const cluster = offers("kubernetes");
+  if (cluster) return `tarbet kube login ${cluster} && kubectl --context ${cluster} get nodes`;
+  return "tarbet site add lab";
+}
+
+/** How this process comes to serve a cluster: one that runs everything is started anew, and keeps what it knows. */
+export const upWithCluster = (gateway: Gateway | undefined) =>
+  `${gateway && Object.keys(gateway.parts).length ? "tarbet down --keep-state && " : ""}tarbet up --kubeconfig ~/.kube/config`;

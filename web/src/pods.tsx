@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Refused, text } from "./actions";
 import { useKnown } from "./live";
-import { Away, Command, Empty, ProblemBox, State, type Tone } from "./pieces";
+import { Away, Command, Empty, ProblemBox, State, type Tone, upWithCluster } from "./pieces";
 import type { Container, NodeList, Pod, Problem } from "./types";
 
 const tones: Record<Container["state"], Tone> = { running: "good", ended: "plain", failed: "bad", waiting: "wait", unknown: "wait" };
@@ -38,7 +38,7 @@ export function Pods({ uid }: { uid: string | undefined }) {
         <Empty title="No pod runs here. Try one:">
           <Command>tarbet pods run --detach busybox -- echo hello</Command>
           <p class="dim">Kubernetes sends pods here once it has a virtual node:</p>
-          <Command>tarbet up --kubeconfig ~/.kube/config</Command>
+          <Command>{upWithCluster(gateway)}</Command>
         </Empty>
       ) : null}
       {pods?.pods.length ? (

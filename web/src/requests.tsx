@@ -2,12 +2,12 @@
 
 import { useState } from "preact/hooks";
 import { requestsIn, useKnown } from "./live";
-import { Command, Empty, ProblemBox, Since, State, outcome, took, wanted } from "./pieces";
+import { Command, Empty, ProblemBox, Since, State, firstTry, outcome, took, wanted } from "./pieces";
 import { Table } from "./table";
 import type { Story } from "./types";
 
 export function Requests({ id }: { id: string | undefined }) {
-  const { requests, traffic, problems } = useKnown();
+  const { requests, sites, traffic, problems } = useKnown();
   const [onlyFailed, setOnlyFailed] = useState(false);
   const shown = (requests ?? []).filter((story) => !onlyFailed || outcome(story).tone === "bad");
   const chosen = requests?.find((story) => story.id === id);
@@ -30,8 +30,8 @@ export function Requests({ id }: { id: string | undefined }) {
         row={(story) => <Row key={`${story.id}-${story.began}`} story={story} chosen={story.id === id} />}
       />
       {requests && !shown.length ? (
-        <Empty title={onlyFailed ? "No request failed lately." : "No request has passed yet. With a site connected:"}>
-          {onlyFailed ? null : <Command>tarbet kube login lab && kubectl get nodes</Command>}
+        <Empty title={onlyFailed ? "No request failed lately." : "No request has passed yet. The first could be:"}>
+          {onlyFailed ? null : <Command>{firstTry(sites)}</Command>}
         </Empty>
       ) : null}
     </>

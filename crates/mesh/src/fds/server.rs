@@ -6,10 +6,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{Stream, StreamExt};
-use tokio::net::TcpListener;
+use futures::{Stream, StreamExt, stream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
@@ -33,6 +33,8 @@ const REQUEST: usize = 4 << 20;
 const PART: usize = 500;
 /// A peer that takes no answer for this long is gone.
 const STUCK: Duration = Duration::from_secs(30);
+/// After a connection that could not be taken.
+const BREATH: Duration = Duration::from_millis(100);
 
 /// Answers peers from the latest snapshot. Until there is one, nobody is told anything: an empty
 /// answer would make them withdraw everything.
@@ -61,7 +63,30 @@ fn speaker(snapshot: &Snapshot) -> ControlPlane {
     ControlPlane { identifier: format!("mesh/{}", snapshot.mesh) }
 }
 
-/// Serves discovery on a listener until `stop`.
+/// Connections until `stop`. The listener closes then, and not when the last peer is gone: whoever dials meanwhile is
+/// refused and goes elsewhere, instead of waiting in a queue that nobody serves.
+fn connections(
+    listener: TcpListener,
+    stop: CancellationToken,
+) -> impl Stream<Item = std::io::Result<TcpStream>> + Send {
+    stream::unfold((listener, stop), |(listener, stop)| async move {
+        let accepted = tokio::select! {
+            () = stop.cancelled() => return None,
+            accepted = listener.accept() => accepted.map(|(socket, _)| socket),
+        };
+        match &accepted {
+            Ok(socket) => {
+                // A peer that is gone again is noticed by whoever reads from it.
+                let _ = socket.set_nodelay(true);
+            }
+            // Out of descriptors, most likely: asking again at once would only burn a core.
+            Err(_) => tokio::time::sleep(BREATH).await,
+        }
+        Some((accepted, (listener, stop)))
+    })
+}
+
+/// Serves discovery on a listener until `stop`, and then those who are connected until they know.
 pub async fn serve(
     listener: TcpListener,
     discovery: Discovery,
@@ -72,11 +97,11 @@ pub async fn serve(
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(4 << 20)
         .max_concurrent_streams(16)
-        .tcp_nodelay(true)
         .http2_keepalive_interval(Some(Duration::from_secs(20)))
         .http2_keepalive_timeout(Some(Duration::from_secs(10)))
         .add_service(service)
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stop.cancelled())
+        // The end of the connections is the signal.
+        .serve_with_incoming_shutdown(connections(listener, stop), std::future::pending())
         .await
 }
 
@@ -160,8 +185,12 @@ async fn tell_all(
                 }
             }
         }
+        // Who is owed nothing does not look: a change that was looked at counts as told.
+        if !due {
+            continue;
+        }
         let told = discovery.told.borrow_and_update().clone();
-        let Some(snapshot) = told.filter(|_| due).map(|told| Arc::clone(told.to(&asker))) else { continue };
+        let Some(snapshot) = told.map(|told| Arc::clone(told.to(&asker))) else { continue };
         if !asked && last.as_ref().is_some_and(|last| Arc::ptr_eq(last, &snapshot)) {
             continue;
         }
@@ -240,8 +269,12 @@ async fn tell_changes(
                 }
             }
         }
+        // As above: an acknowledgement that comes beside a change must not take the change's place.
+        if !due {
+            continue;
+        }
         let told = discovery.told.borrow_and_update().clone();
-        let snapshot = told.filter(|_| due).map(|told| Arc::clone(told.to(&asker)));
+        let snapshot = told.map(|told| Arc::clone(told.to(&asker)));
         let (Some(snapshot), Some(has)) = (snapshot, &known) else { continue };
         if matches!(has, Known::Snapshot(last) if Arc::ptr_eq(last, &snapshot)) {
             continue;

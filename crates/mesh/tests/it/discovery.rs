@@ -20,7 +20,7 @@ use tarbet_mesh::fds::{
     Discovery, Heard, Limits, Snapshot, Subscription, TYPE_URL, Told, Way, decode, encode, serve, subscribe,
 };
 use tarbet_mesh::model::{Offer, OfferedPort};
-use tarbet_testbed::wait_for;
+use tarbet_testbed::{Lease, verified, wait_for};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
@@ -129,7 +129,10 @@ fn names(range: std::ops::Range<usize>) -> Vec<String> {
 
 #[tokio::test]
 async fn two_of_ours_tell_only_changes_and_survive_a_restart_of_the_other() {
-    let server = Server::start().await;
+    // The port is bound twice: no outgoing connection of others may have it meanwhile.
+    let ports = Lease::block(1).unwrap();
+    let address = ("127.0.0.1", ports.port(0));
+    let server = Server::on(TcpListener::bind(address).await.unwrap());
     let (ear, task) = listen(server.port, Limits::default());
     server.export(&names(0..1200), 1000);
     heard(&ear, &names(0..1200)).await;
@@ -140,11 +143,9 @@ async fn two_of_ours_tell_only_changes_and_survive_a_restart_of_the_other() {
     assert!(ear.lock().unwrap().refused.is_empty());
 
     // The same state from a new process, as seen later: nothing to do.
-    let port = server.port;
     server.stop.cancel();
     wait_for(SOON, "the loss of the peer", || ear.lock().unwrap().lost > 0).await.unwrap();
     let states = ear.lock().unwrap().states;
-    let address = ("127.0.0.1", port);
     let listener = tarbet_testbed::eventually(SOON, "the port", || TcpListener::bind(address)).await.unwrap();
     let again = Server::on(listener);
     again.export(&names(5..1201), 9000);
@@ -152,6 +153,59 @@ async fn two_of_ours_tell_only_changes_and_survive_a_restart_of_the_other() {
     again.export(&names(6..8), 9500);
     heard(&ear, &names(6..8)).await;
     task.abort();
+}
+
+/// Lets others run: what was sent is somewhere between here and the server then, elsewhere in each round.
+async fn somewhere(round: usize) {
+    for _ in 0..round % 30 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_change_beside_an_acknowledgement_is_told() {
+    let rounds = 300 * tarbet_testbed::effort();
+    let server = Server::start().await;
+    let url = format!("http://127.0.0.1:{}", server.port);
+    let mut raw = AggregatedDiscoveryServiceClient::connect(url).await.unwrap();
+
+    let (sender, requests) = mpsc::channel(1);
+    let ask = || DeltaDiscoveryRequest { type_url: TYPE_URL.into(), ..DeltaDiscoveryRequest::default() };
+    sender.send(ask()).await.unwrap();
+    let mut changes =
+        raw.delta_aggregated_resources(ReceiverStream::new(requests)).await.unwrap().into_inner();
+    for round in 1..=rounds {
+        server.export(&names(round..round + 1), round as u64);
+        let told = async {
+            loop {
+                let part = changes.message().await.unwrap().unwrap();
+                sender.send(DeltaDiscoveryRequest { response_nonce: part.nonce, ..ask() }).await.unwrap();
+                if !part.system_version_info.is_empty() {
+                    break part.system_version_info;
+                }
+            }
+        };
+        let version = tokio::time::timeout(SOON, told).await.expect("a change is told");
+        assert!(version.starts_with(&format!("{round}-")), "{version} in round {round}");
+        somewhere(round).await;
+    }
+    drop((sender, changes));
+
+    let (sender, requests) = mpsc::channel(1);
+    let ask = || DiscoveryRequest { type_url: TYPE_URL.into(), ..DiscoveryRequest::default() };
+    sender.send(ask()).await.unwrap();
+    let mut states =
+        raw.stream_aggregated_resources(ReceiverStream::new(requests)).await.unwrap().into_inner();
+    states.message().await.unwrap().unwrap();
+    for round in rounds + 1..=2 * rounds {
+        server.export(&names(round..round + 1), round as u64);
+        let told = tokio::time::timeout(SOON, states.message()).await.expect("a state is told");
+        let DiscoveryResponse { version_info, nonce, .. } = told.unwrap().unwrap();
+        assert!(version_info.starts_with(&format!("{round}-")), "{version_info} in round {round}");
+        sender.send(DiscoveryRequest { version_info, response_nonce: nonce, ..ask() }).await.unwrap();
+        somewhere(round).await;
+    }
+    verified("changes beside acknowledgements of a peer: each is told", 2 * rounds);
 }
 
 #[tokio::test]

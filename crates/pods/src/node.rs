@@ -35,4 +35,4 @@ pub(crate) use kubelet::read_any_upgrade;
 
 pub use config::NodeConfig;
 pub use error::NodeError;
-pub use start::{Parts, start};
+pub use start::{Parts, start, start_telling};

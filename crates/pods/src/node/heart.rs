@@ -226,7 +226,9 @@ impl Heart {
                 serde_json::from_str(&object::node(config).to_string()).map_err(kube::Error::SerdeError)?;
             tracing::info!(node = name, "Registering the node.");
             self.written = None;
-            nodes.create(&PostParams::default(), &node).await?
+            let made = nodes.create(&PostParams::default(), &node).await?;
+            self.node.reached.at("node made");
+            made
         };
         let peer = self.node.peer();
         let reply = peer.ping.reply.as_ref().filter(|_| peer.up);
@@ -243,6 +245,7 @@ impl Heart {
         }
         let patch = json!({"status": status});
         nodes.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch)).await?;
+        self.node.reached.at("node told");
         self.written = Some(Instant::now());
         Ok(())
     }
@@ -294,7 +297,9 @@ impl Heart {
             patch["metadata"]["resourceVersion"] = json!(now.metadata.resource_version);
             patch["spec"] = json!({"taints": taints});
         }
-        match merge(nodes, &config.node_name, &patch).await {
+        let answer = merge(nodes, &config.node_name, &patch).await;
+        self.node.reached.at("node described");
+        match answer {
             Err(error) if class(&error) == Class::Conflict => Ok(()),
             other => other.map(drop),
         }

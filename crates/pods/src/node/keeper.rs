@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
-use tarbet_cluster::{Class, Events, Mirror, Newer, Outcome, Queue, Source, class, describe};
+use tarbet_cluster::{Class, Events, Mirror, Newer, Outcome, Queue, Reached, Source, class, describe};
 use tokio::sync::{Notify, Semaphore, watch};
 
 use super::book::{Book, Entry, Key};
@@ -81,6 +81,8 @@ pub(super) struct Node {
     pub(super) writing: Semaphore,
     pub(super) metrics: NodeMetrics,
     pub(super) events: Events,
+    /// Who is told of the points that are passed.
+    pub(super) reached: Reached,
 }
 
 /// What comes after a step.

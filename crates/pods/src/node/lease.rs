@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Node as KubeNode;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use serde_json::{Value, json};
-use tarbet_cluster::{Class, class, describe, merge};
+use tarbet_cluster::{Class, Reached, class, describe, merge};
 use tokio_util::sync::CancellationToken;
 
 /// A quarter of the time after which the cluster takes a node for dead.
@@ -17,10 +17,10 @@ const SECONDS: u32 = 40;
 const NAMESPACE: &str = "kube-node-lease";
 
 /// Renews the lease of `name` until `stop`.
-pub(super) async fn keep(client: Client, name: String, stop: CancellationToken) {
+pub(super) async fn keep(client: Client, name: String, reached: Reached, stop: CancellationToken) {
     let mut failing = false;
     loop {
-        match renew(&client, &name).await {
+        match renew(&client, &name, &reached).await {
             Ok(()) => {
                 if std::mem::take(&mut failing) {
                     tracing::info!("The node's lease is renewed again.");
@@ -39,7 +39,7 @@ pub(super) async fn keep(client: Client, name: String, stop: CancellationToken) 
     }
 }
 
-async fn renew(client: &Client, name: &str) -> kube::Result<()> {
+async fn renew(client: &Client, name: &str, reached: &Reached) -> kube::Result<()> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
     let spec = json!({
         "holderIdentity": name,
@@ -48,22 +48,34 @@ async fn renew(client: &Client, name: &str) -> kube::Result<()> {
     });
     match merge(&leases, name, &json!({"spec": spec})).await {
         Err(error) if class(&error) == Class::Missing => {}
+        Ok(lease) if lease.metadata.owner_references.as_ref().is_none_or(Vec::is_empty) => {
+            // The node was not there yet when the lease was made: without an owner it would stay for ever.
+            let owner = owner(client, name).await?;
+            if !owner.is_null() {
+                merge(&leases, name, &json!({"metadata": {"ownerReferences": owner}})).await?;
+            }
+            return Ok(());
+        }
         other => return other.map(drop),
     }
-    // It goes with the node.
-    let node = Api::<KubeNode>::all(client.clone()).get_opt(name).await?;
-    let owner = node
-        .and_then(|node| node.metadata.uid)
-        .map(|uid| json!([{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]));
     let lease = json!({
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
-        "metadata": {"name": name, "namespace": NAMESPACE, "ownerReferences": owner.unwrap_or(Value::Null)},
+        "metadata": {"name": name, "namespace": NAMESPACE, "ownerReferences": owner(client, name).await?},
         "spec": spec,
     });
     let lease: Lease = serde_json::from_value(lease).map_err(kube::Error::SerdeError)?;
-    match leases.create(&PostParams::default(), &lease).await {
+    let answer = leases.create(&PostParams::default(), &lease).await;
+    reached.at("lease made");
+    match answer {
         Err(error) if class(&error) == Class::Exists => Ok(()),
         other => other.map(drop),
     }
+}
+
+/// What makes the lease go with the node; null while there is none.
+async fn owner(client: &Client, name: &str) -> kube::Result<Value> {
+    let node = Api::<KubeNode>::all(client.clone()).get_opt(name).await?;
+    let owner = |uid| json!([{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]);
+    Ok(node.and_then(|node| node.metadata.uid).map_or(Value::Null, owner))
 }

@@ -105,7 +105,17 @@ pub fn next(pod: &Pod, memory: &Memory, around: Circumstances) -> Step {
         };
     }
     if is_final(phase) {
-        return if around.discard { Step::Discard } else { Step::Rest(None) };
+        if !around.discard {
+            return Step::Rest(None);
+        }
+        // There first: the cluster forgets a finished pod at once, and nobody would know what is left of it after a
+        // crash in between.
+        return match memory.remote {
+            Remote::Gone | Remote::Absent => Step::Discard,
+            Remote::Unknown if !sent => Step::Discard,
+            _ if !around.up => Step::Rest(None),
+            Remote::Unknown | Remote::Present => Step::Remove,
+        };
     }
     if memory.ended {
         return Step::Rest(None);
@@ -233,10 +243,12 @@ mod tests {
                 prop_assert!(up, "nothing is tried while nobody answers");
             }
             if step == Step::Remove {
-                prop_assert!(deleted, "only what the cluster deletes is removed");
+                prop_assert!(deleted || (discard && is_final(phase)), "only what the cluster is to lose is removed");
             }
             if step == Step::Discard {
                 prop_assert!(discard && is_final(phase) && !deleted);
+                prop_assert!(remote != Remote::Present, "it is removed there first");
+                prop_assert!(remote != Remote::Unknown || (!submitted && !confirmed));
             }
         }
     }
@@ -333,6 +345,22 @@ mod tests {
         assert_eq!(next(&pod("Pending", &[], false, None), &memory, around), Step::Submit);
         assert_eq!(next(&pod("Pending", &[SUBMITTED], false, None), &memory, around), Step::Ask);
         assert_eq!(next(&pod("Running", &[JOB_ID], false, None), &memory, around), Step::Ask);
+    }
+
+    #[test]
+    fn a_finished_pod_that_is_not_to_stay_is_removed_there_before_the_cluster_forgets_it() {
+        let around = Circumstances { up: true, updates: true, discard: true, now: at(0) };
+        let pod = pod("Succeeded", &[SUBMITTED, JOB_ID], false, None);
+        let memory = |remote| Memory { remote, ..Default::default() };
+        for remote in [Remote::Unknown, Remote::Present] {
+            assert_eq!(next(&pod, &memory(remote), around), Step::Remove);
+            assert_eq!(next(&pod, &memory(remote), Circumstances { up: false, ..around }), Step::Rest(None));
+        }
+        assert_eq!(next(&pod, &memory(Remote::Gone), around), Step::Discard);
+        assert_eq!(
+            next(&pod, &memory(Remote::Present), Circumstances { discard: false, ..around }),
+            Step::Rest(None)
+        );
     }
 
     #[test]

@@ -9,7 +9,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::runtime::watcher;
 use kube::{Api, Client};
-use tarbet_cluster::{Change, Connect, Events, Mirror, Queue, Source, Watch, describe, place, watch};
+use tarbet_cluster::{
+    Change, Connect, Events, Mirror, Queue, Reached, Source, Watch, describe, place, watch,
+};
 use tarbet_identity::PrivateKey;
 use tarbet_identity::tls::{
     Acceptor, CaSource, ClientCerts, ClientTls, Connector, Credential, CredentialSource, ServerTls,
@@ -59,7 +61,16 @@ pub struct Parts {
 }
 
 /// Starts a node. Returns where its kubelet API listens, once it does.
-pub async fn start(mut config: NodeConfig, parts: Parts) -> Result<SocketAddr, NodeError> {
+pub async fn start(config: NodeConfig, parts: Parts) -> Result<SocketAddr, NodeError> {
+    start_telling(config, parts, Reached::default()).await
+}
+
+/// The same, telling which points the node passes: one after each effect on the cluster or on interLink.
+pub async fn start_telling(
+    mut config: NodeConfig,
+    parts: Parts,
+    reached: Reached,
+) -> Result<SocketAddr, NodeError> {
     let mistakes = config.mistakes();
     if let Some((key, what)) = mistakes.first() {
         return Err(NodeError::Settings(format!("{key}: {what}")));
@@ -95,6 +106,7 @@ pub async fn start(mut config: NodeConfig, parts: Parts) -> Result<SocketAddr, N
         client: client.clone(),
         source,
         config,
+        reached: reached.clone(),
     });
     spawn_watch(&node, &supervisor, &health);
     spawn_feed(&node, &supervisor);
@@ -110,7 +122,7 @@ pub async fn start(mut config: NodeConfig, parts: Parts) -> Result<SocketAddr, N
     });
     let name = node.config.node_name.clone();
     supervisor.spawn(Stage::Upkeep, "node lease", move |stop| async move {
-        lease::keep(client, name, stop).await;
+        lease::keep(client, name, reached, stop).await;
         Ok(())
     });
     let shown = Arc::new(ArcSwap::from_pointee(tls.clone()));

@@ -4,6 +4,7 @@ mod bed;
 mod chain;
 mod escapes;
 mod outage;
+mod points;
 mod websocket;
 
 use std::path::{Path, PathBuf};

@@ -19,7 +19,7 @@ const ROLE: &str = "TARBET_PODS_TEST_PART";
 /// Where it kills itself, as JSON.
 const DEATH: &str = "TARBET_PODS_TEST_DEATH";
 
-/// A point that a plugin passes, and at which time it is meant.
+/// A point that a part passes, and at which time it is meant.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Point<'a>(pub(crate) &'a str, pub(crate) usize);
 
@@ -57,7 +57,7 @@ async fn the_part_itself() {
             let carrier = Connect::network();
             let parts =
                 node::Parts { client, source, carrier, metrics, health, supervisor: supervisor.clone() };
-            node::start(*config, parts).await.unwrap();
+            node::start_telling(*config, parts, reached()).await.unwrap();
             supervisor.run(Duration::from_secs(1), std::future::pending::<()>).await.unwrap();
             return;
         }

@@ -162,7 +162,7 @@ impl Bed {
 }
 
 /// The processes whose command line names a pod.
-fn processes(uid: &str) -> Vec<String> {
+pub(crate) fn processes(uid: &str) -> Vec<String> {
     let lines = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
         let text = fs::read(entry.path().join("cmdline")).ok()?;
         Some(String::from_utf8_lossy(&text).replace('\0', " "))

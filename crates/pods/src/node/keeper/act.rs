@@ -123,12 +123,16 @@ impl Node {
             authority,
             job_script_url: &config.job_script_builder_url,
         };
-        self.gather.collect(&entry.pod, ways, !peer.ping.extensions.update, Timestamp::now()).await
+        let updates = peer.ping.extensions.update;
+        let gathered = self.gather.collect(&entry.pod, ways, !updates, Timestamp::now()).await?;
+        self.reached.at("contents read");
+        Ok(gathered)
     }
 
     pub(super) async fn tell_event(&self, entry: &Entry, reason: &str, note: &str) {
         let about = entry.pod.object_ref(&());
         self.events.tell(&about, Severity::Warning, "Run", reason, note).await;
+        self.reached.at("event told");
     }
 
     async fn submit(&self, entry: &Entry) -> After {
@@ -164,9 +168,11 @@ impl Node {
         let Some(entry) = self.book.get(uid).filter(|entry| plan::sent(&entry.pod)) else {
             return After::Over(Outcome::Done);
         };
+        self.reached.at("intent noted");
         let containers = &gathered.retrieved.containers;
         let answer = self.interlink.create(&gathered.create, containers, &peer.ping).await;
         count(&self.metrics.creates, answer.is_ok());
+        self.reached.at("pod sent");
         let remote = Remote::after_create(answer.as_ref().map(drop));
         self.book.change(uid, |record| record.memory.remote = remote);
         let (namespace, name) = entry.key();
@@ -238,6 +244,7 @@ impl Node {
     async fn send_update(&self, entry: &Entry, gathered: Gathered) -> After {
         let answer = self.interlink.update(&gathered.retrieved).await;
         count(&self.metrics.updates, answer.is_ok());
+        self.reached.at("change told");
         if let Err(error) = &answer {
             tracing::warn!(uid = entry.uid(), error = %error, "A changed pod was not taken over.");
             if error.retry() {
@@ -293,7 +300,9 @@ impl Node {
         let mut params = DeleteParams::default()
             .preconditions(Preconditions { uid: entry.pod.metadata.uid.clone(), resource_version: None });
         params.grace_period_seconds = grace;
-        match self.pods(&key).delete(&key.1, &params).await {
+        let answer = self.pods(&key).delete(&key.1, &params).await;
+        self.reached.at("pod let go");
+        match answer {
             Ok(_) => After::Over(Outcome::Done),
             Err(error) if matches!(class(&error), Class::Missing | Class::Conflict) => {
                 After::Over(Outcome::Done)

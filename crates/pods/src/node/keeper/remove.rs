@@ -16,6 +16,7 @@ impl Node {
     pub(super) async fn removed(&self, entry: &Entry, grace: Duration, peer: &Peer) -> bool {
         let answer = self.interlink.delete(&entry.pod, grace, &peer.ping).await;
         count(&self.metrics.deletes, answer.is_ok());
+        self.reached.at("pod removed");
         let Err(error) = answer else { return true };
         let (namespace, pod) = entry.key();
         tracing::warn!(%namespace, %pod, error = %error, "A pod could not be removed yet.");

@@ -58,6 +58,7 @@ impl Node {
             .patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch))
             .await;
         count(&self.metrics.statuses, answer.is_ok());
+        self.reached.at("status written");
         match answer {
             Ok(pod) => {
                 let as_meant = pod.status.as_ref() == Some(&status);

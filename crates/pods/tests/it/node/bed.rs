@@ -18,7 +18,7 @@ use tarbet_pods::serve::{Bind, Guard, Listener, serve};
 use tarbet_pods::slurm::Slurm;
 use tarbet_pods::{interlink, plugin};
 use tarbet_telemetry::{Health, Metrics, Supervisor};
-use tarbet_testbed::{ControlPlane, Dockerd, Kubectl, Subject, eventually, shared_pair};
+use tarbet_testbed::{ControlPlane, Dockerd, Kubectl, Lease, Subject, eventually, shared_pair};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -42,6 +42,8 @@ pub(crate) struct Bed {
     pub(super) kubeconfig: PathBuf,
     pub(super) own_certificate: bool,
     pub(super) root: tempfile::TempDir,
+    // Both are bound again by some tests: nobody else may have them meanwhile.
+    _ports: Lease,
 }
 
 fn claims(root: &Path) -> Result<PathBuf> {
@@ -117,8 +119,10 @@ impl Bed {
         let node = format!("virtual-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let namespace = plane.unique_namespace("node").await?;
         let endpoint_stop = CancellationToken::new();
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let endpoint = endpoint(Arc::clone(&runner), root.path(), any, endpoint_stop.clone()).await?;
+        let ports = Lease::block(2)?;
+        let at = |index| SocketAddr::from(([127, 0, 0, 1], ports.port(index)));
+        let kubelet = at(1);
+        let endpoint = endpoint(Arc::clone(&runner), root.path(), at(0), endpoint_stop.clone()).await?;
         let mut bed = Self {
             plane,
             node,
@@ -130,10 +134,11 @@ impl Bed {
             runner_stop,
             health: Health::default(),
             running: None,
-            kubelet: any,
+            kubelet,
             kubeconfig,
             own_certificate: true,
             root,
+            _ports: ports,
         };
         bed.start_node().await?;
         Ok(bed)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
-use tarbet_testbed::{eventually, shared_pair, verified};
+use tarbet_testbed::{Lease, eventually, shared_pair, verified};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
@@ -22,7 +22,7 @@ struct Way {
 impl Way {
     async fn open(at: SocketAddr, to: String) -> Result<Self> {
         let listener = eventually(PATIENCE, "the address", || TcpListener::bind(at)).await?;
-        let (at, stop) = (listener.local_addr()?, CancellationToken::new());
+        let stop = CancellationToken::new();
         let (target, end) = (to.clone(), stop.clone());
         tokio::spawn(async move {
             loop {
@@ -60,7 +60,8 @@ async fn a_cluster_that_is_away_for_long_costs_no_pod() -> Result<()> {
     let plane = &shared_pair().await?.public;
     let server = plane.server();
     let to = server.trim_start_matches("https://").to_owned();
-    let way = Way::open(SocketAddr::from(([127, 0, 0, 1], 0)), to).await?;
+    let ports = Lease::block(1)?;
+    let way = Way::open(SocketAddr::from(([127, 0, 0, 1], ports.port(0))), to).await?;
     let text = std::fs::read_to_string(plane.kubeconfig())?.replace(&server, &format!("https://{}", way.at));
     let folder = tempfile::tempdir()?;
     let kubeconfig = folder.path().join("kubeconfig");

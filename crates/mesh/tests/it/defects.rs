@@ -10,7 +10,7 @@ use tarbet_cluster::{Source, connect};
 use tarbet_mesh::fds::TYPE_URL;
 use tarbet_mesh::fds::proto::discovery::DiscoveryRequest;
 use tarbet_mesh::fds::proto::discovery::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
-use tarbet_testbed::eventually;
+use tarbet_testbed::{Lease, eventually};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
@@ -60,7 +60,7 @@ async fn defect_02_an_edit_of_a_label_or_port_of_an_exported_service_reaches_imp
 
 /// A way to an API server that can be cut.
 struct Relay {
-    at: u16,
+    ports: Lease,
     to: u16,
     carrying: Option<JoinHandle<()>>,
 }
@@ -72,10 +72,17 @@ impl Drop for Relay {
 }
 
 impl Relay {
+    fn to(port: u16) -> Self {
+        Self { ports: Lease::block(1).unwrap(), to: port, carrying: None }
+    }
+
+    fn at(&self) -> u16 {
+        self.ports.port(0)
+    }
+
     async fn open(&mut self) {
-        let bind = || TcpListener::bind(("127.0.0.1", self.at));
+        let bind = || TcpListener::bind(("127.0.0.1", self.at()));
         let (listener, to) = (eventually(SOON, "the port of the relay", bind).await.unwrap(), self.to);
-        self.at = listener.local_addr().unwrap().port();
         self.carrying = Some(tokio::spawn(async move {
             // Its connections end with the set.
             let mut connections = JoinSet::new();
@@ -107,12 +114,12 @@ async fn defect_03_an_exporter_that_cannot_read_its_cluster_never_empties_import
     // West's controller begins anew, and can be cut off from its API server.
     let server = west.plane().server();
     let to = server.rsplit(':').next().and_then(|port| port.trim_end_matches('/').parse().ok()).unwrap();
-    let mut relay = Relay { at: 0, to, carrying: None };
+    let mut relay = Relay::to(to);
     relay.open().await;
     let kubeconfig = std::fs::read_to_string(west.plane().kubeconfig()).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("kubeconfig");
-    let text = kubeconfig.replace(&format!(":{to}"), &format!(":{}", relay.at));
+    let text = kubeconfig.replace(&format!(":{to}"), &format!(":{}", relay.at()));
     assert_ne!(text, kubeconfig);
     std::fs::write(&file, text).unwrap();
     west.client = connect(&Source::file(file)).await.unwrap();
@@ -288,11 +295,11 @@ async fn defect_14_questions_and_changes_at_once_are_answered_one_after_another(
 async fn defect_14_a_subscriber_that_is_gone_keeps_no_place() {
     let server = Server::start().await;
     server.offer_as("west", &[offer("a.shop.global")], 1000);
-    let mut relay = Relay { at: 0, to: server.port, carrying: None };
+    let mut relay = Relay::to(server.port);
     // Together more than may be there at once. Nothing changes that a failed push could show.
     for _ in 0..7 {
         relay.open().await;
-        let address = format!("http://127.0.0.1:{}", relay.at);
+        let address = format!("http://127.0.0.1:{}", relay.at());
         let subscribe = |_| async {
             let once = || async {
                 let mut client = AggregatedDiscoveryServiceClient::connect(address.clone()).await?;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tarbet_mesh::model::Offer;
-use tarbet_testbed::eventually;
+use tarbet_testbed::{Lease, eventually};
 use tokio::net::TcpListener;
 
 use super::discovery::{Server, offer};
@@ -46,8 +46,10 @@ async fn a_hostile_peer_gets_only_what_is_its_own_and_the_status_says_why() {
             "ports": [{ "number": 443, "name": "tls", "protocol": "TLS" }] } });
     kubectl.apply(&declared).await.unwrap();
 
-    let server = Server::start().await;
-    let port = server.port;
+    let ports = Lease::block(1).unwrap();
+    let port = ports.port(0);
+    let again = || async { TcpListener::bind(("127.0.0.1", port)).await };
+    let server = Server::on(again().await.unwrap());
     let mut said = lies();
     let lies = said.len();
     said.extend([offer("pay.shop.svc.cluster.local"), offer("own.shop.svc.cluster.local")]);
@@ -77,7 +79,6 @@ async fn a_hostile_peer_gets_only_what_is_its_own_and_the_status_says_why() {
 
     // It comes back with an older state that is empty: what is here stays, and the status says why.
     drop(server);
-    let again = || async { TcpListener::bind(("127.0.0.1", port)).await };
     let older = Server::on(eventually(SOON, "the port", again).await.unwrap());
     older.offer_as("west", &[], 1_000_000);
     let refused = |word: &'static str| {

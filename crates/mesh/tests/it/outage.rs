@@ -64,6 +64,17 @@ async fn an_api_server_that_dies_while_exports_come_and_go_costs_none() {
         };
         until(&here, "meshfederations", "istio-system", "default", well).await;
     }
+    // The conditions of imports are told last.
+    let told_all = || async {
+        let federation = here.json(&["get", "meshfederation", "default"]).await?;
+        let imports = &federation["status"]["remotes"][0]["imported"];
+        ensure!(*imports == json!(wanted.len()), "{}", federation["status"]);
+        for object in here.json(&["get", "importedservices", "-A"]).await?["items"].as_array().unwrap() {
+            ensure!(condition(object, "Ready") == "True", "{object}");
+        }
+        Ok(())
+    };
+    eventually(SOON, "all of it to be told", told_all).await.unwrap();
     // What this mesh exports was never withdrawn: at the other end nothing was written again.
     let at_the_end = west.versions().await.unwrap();
     let imports = |all: &BTreeMap<String, String>| -> Vec<(String, String)> {

@@ -1,6 +1,8 @@
 //! Hours in small: the same work again and again, with agents, pods and networks that come and go, and nothing that grows.
 
 mod jobs;
+mod mesh;
+mod node;
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -54,18 +56,24 @@ struct Process {
 /// Processes that are looked at after each round.
 struct Watched {
     begun: Instant,
+    length: Duration,
     processes: Vec<Process>,
     looks: Vec<Vec<Held>>,
 }
 
 impl Watched {
     fn new(processes: Vec<Process>) -> Self {
-        Self { begun: Instant::now(), processes, looks: Vec::new() }
+        Self { begun: Instant::now(), length: length(), processes, looks: Vec::new() }
+    }
+
+    /// For a quarter of the time, where much else is kept waiting.
+    fn briefly(processes: Vec<Process>) -> Self {
+        Self { length: length() / 4, ..Self::new(processes) }
     }
 
     /// Whether there is another round. Caches, pools and arenas have their size only after some.
     fn goes_on(&self) -> bool {
-        self.looks.len() < 9 || self.begun.elapsed() < length()
+        self.looks.len() < 9 || self.begun.elapsed() < self.length
     }
 
     async fn look(&mut self) {

@@ -171,7 +171,11 @@ async fn roles_work_in_the_image_and_find_gateways_by_name() -> Result<()> {
         match eventually(SOON, container, look).await {
             Ok(told) => Ok(told),
             Err(error) => {
-                Err(error.context(docker.docker(&["inspect", "--format={{.State}}", container]).await?))
+                let state = docker.docker(&["inspect", "--format={{.State}}", container]).await?;
+                let told =
+                    Command::new("docker").args(["--host", &docker.url(), "logs", container]).output()?;
+                let told = String::from_utf8_lossy(&told.stderr).into_owned();
+                Err(error.context(format!("{state}{told}")))
             }
         }
     };

@@ -2,9 +2,9 @@
 
 use std::os::unix::fs::chown;
 
-use tarbet_testbed::{Dockerd, Process, Program};
+use tarbet_testbed::{Dockerd, Process, Program, eventually};
 
-use super::{Machine, text};
+use super::{Machine, SOON, text};
 
 /// An account with no power that every machine has.
 const NOBODY: u32 = 65534;
@@ -75,7 +75,8 @@ async fn with_docker_pods_are_containers_and_none_is_left() {
     assert_eq!(said.trim(), "carried across");
     machine.say(&[&run[..], &["--detach", "shell:1", "--", "sleep", "600"]].concat()).await;
     let containers = async || docker.docker(&["ps", "--all", "--quiet"]).await.unwrap();
-    assert_ne!(containers().await.trim(), "");
+    // A pod that nobody waits for is made after it was taken in.
+    eventually(SOON, "its containers", || async { !containers().await.trim().is_empty() }).await.unwrap();
 
     let down = machine.say(&["down", "--set", &there]).await;
     up.stop().await.unwrap();

@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use tarbet_store::Store;
+use tarbet_store::{Change, Store};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -437,6 +437,15 @@ impl Tags {
         self.catch_up(records, &mut seen).await
     }
 
+    /// Whether all that changed of the counter is known already.
+    async fn made(&self, changes: &[Change]) -> bool {
+        let seen = self.0.writer.lock().await;
+        changes.iter().all(|change| match change {
+            Change::Put(entry) => seen.as_ref().is_some_and(|seen| seen.covers(entry.revision)),
+            Change::Deleted(_) => false,
+        })
+    }
+
     /// Keeps up with other processes until `stop`. Returns at once where nobody else writes.
     pub async fn follow(&self, stop: CancellationToken) {
         let watch = match &self.0.kept {
@@ -448,12 +457,14 @@ impl Tags {
         };
         loop {
             let hint = tokio::select! {
-                hint = watch.next() => hint.map(drop).map_err(Error::from),
+                hint = watch.next() => hint,
                 () = stop.cancelled() => return,
             };
             let outcome = match hint {
-                Ok(()) => self.refresh().await,
-                Err(error) => Err(error),
+                // Most often it was this process: those who write need not wait for a look then.
+                Ok(changes) if self.made(&changes).await => Ok(()),
+                Ok(_) => self.refresh().await,
+                Err(error) => Err(error.into()),
             };
             if let Err(error) = outcome {
                 tracing::warn!(error = %tarbet_telemetry::problem::chain(&error), "Changes of other tag services could not be read.");

@@ -29,6 +29,13 @@ pub(super) struct Seen {
     recent: Vec<Vec<Write>>,
 }
 
+impl Seen {
+    /// Whether it is at least as new as what this commit wrote.
+    pub(super) fn covers(&self, revision: Revision) -> bool {
+        revision <= self.revision
+    }
+}
+
 /// What others did meanwhile.
 pub(super) enum Missed {
     Nothing,

@@ -23,6 +23,16 @@ const LOOKS: u32 = 2;
 /// There were too many calls, so this one was not carried out.
 const THROTTLED: &[&str] = &["RequestLimitExceeded", "Throttling"];
 
+/// How often something that is needed, and was made a moment ago, is waited for until it is known everywhere.
+const NEWS: u32 = 5;
+
+/// Whether something else that a call needs is not known yet, which EC2 says of what is not there, too.
+fn is_too_new(action: &str, code: &str) -> bool {
+    let needs =
+        ["Create", "Attach", "Accept", "Associate", "Run"].iter().any(|verb| action.starts_with(verb));
+    needs && code.ends_with(".NotFound")
+}
+
 /// JSON as EC2's parameters: `{"Filter": [{"Name": "x"}]}` is `Filter.1.Name=x`.
 pub(super) fn flatten(prefix: &str, value: &Value, found: &mut Vec<(String, String)>) {
     let join = |part: &str| if prefix.is_empty() { part.to_owned() } else { format!("{prefix}.{part}") };
@@ -104,14 +114,15 @@ impl Aws {
                 return Ok(Some(body));
             }
             let code = code(&body);
-            // What was made a moment ago is not known everywhere yet. Limits of calls are told with 503, which was
-            // waited out below this, or as a mistake of the caller's, which only its code tells from others.
-            if (THROTTLED.contains(&code) || code == "DependencyViolation") && wait.done < PATIENT {
-                self.pause(&mut wait, action).await?;
-                continue;
-            }
+            // What was made or removed a moment ago is not known everywhere yet. Limits of calls are told with 503,
+            // which was waited out below this, or as a mistake of the caller's, which only its code tells from others.
+            let passing = THROTTLED.contains(&code) || code == "DependencyViolation";
             if tolerated.contains(&code) {
                 return Ok(None);
+            }
+            if passing && wait.done < PATIENT || is_too_new(action, code) && wait.done < NEWS {
+                self.pause(&mut wait, action).await?;
+                continue;
             }
             return Err(client.failed(action, &said(&answer, &body)));
         }
@@ -133,7 +144,7 @@ impl Aws {
         }
         let call = self.form(region, action, parameters)?;
         let client = self.client(region)?;
-        let (mut pauses, mut patience) = (Pauses::new(&*self.clock), LOOKS);
+        let (mut pauses, mut patience, mut news) = (Pauses::new(&*self.clock), LOOKS, NEWS);
         loop {
             let (mut asked, failure, answer) = match client.attempt(&call).await? {
                 Attempt::Unknown { asked, failure, answer } => (asked, failure, answer),
@@ -143,14 +154,17 @@ impl Aws {
                         return Ok(if part.is_empty() { body } else { taken(&mut body, part) });
                     }
                     let failure = client.failed(action, &said(&answer, &body));
-                    if !there.contains(&code(&body)) && !THROTTLED.contains(&code(&body)) {
+                    let code = code(&body);
+                    if is_too_new(action, code) && news > 0 {
+                        news -= 1;
+                    } else if !there.contains(&code) && !THROTTLED.contains(&code) {
                         return Err(failure);
                     }
                     (None, failure, Some(answer))
                 }
             };
             let body = answer.and_then(|answer| xml::read(&answer.text)).unwrap_or_default();
-            if THROTTLED.contains(&code(&body)) {
+            if THROTTLED.contains(&code(&body)) || is_too_new(action, code(&body)) {
                 if !pauses.pause(&self.name, action, asked).await {
                     return Err(failure);
                 }
@@ -222,6 +236,15 @@ impl Aws {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_a_new_thing_needs_is_waited_for() {
+        assert!(is_too_new("CreateSubnet", "InvalidVpcID.NotFound"));
+        assert!(is_too_new("AcceptVpcPeeringConnection", "InvalidVpcPeeringConnectionID.NotFound"));
+        assert!(!is_too_new("DeleteVpc", "InvalidVpcID.NotFound"), "it is gone, as wanted");
+        assert!(!is_too_new("DescribeVpcs", "InvalidVpcID.NotFound"));
+        assert!(!is_too_new("CreateSubnet", "InvalidSubnet.Conflict"));
+    }
 
     #[test]
     fn parameters_are_numbered_from_one() {

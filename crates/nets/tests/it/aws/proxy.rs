@@ -18,6 +18,8 @@ struct Seen {
     lost: Option<BTreeSet<String>>,
     /// Bodies of changes whose success was denied already; nothing if none is to be denied.
     denied: Option<BTreeSet<String>>,
+    /// Bodies of calls that were told that what they need is not there; nothing if none is to be told so.
+    slow: Option<BTreeSet<String>>,
     trouble: Trouble,
 }
 
@@ -77,7 +79,12 @@ impl Proxy {
         self.shared.seen.lock().unwrap().denied = Some(BTreeSet::new());
     }
 
-    /// How often that was so.
+    /// From now on AWS knows of what was just made only when it is asked a second time.
+    pub(super) fn be_slow_to_know(&self) {
+        self.shared.seen.lock().unwrap().slow = Some(BTreeSet::new());
+    }
+
+    /// How often a success was told as a failure.
     pub(super) fn denied(&self) -> usize {
         self.shared.seen.lock().unwrap().denied.as_ref().map_or(0, BTreeSet::len)
     }
@@ -114,7 +121,11 @@ async fn pass(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) -> 
     let action = action.map(|(_, value)| value.into_owned()).unwrap_or_default();
     let refused = {
         let mut seen = shared.seen.lock().unwrap();
-        let refused = seen.trouble.answer(seen.actions.len());
+        let needs = ["CreateSubnet", "CreateSecurityGroup", "CreateRoute", "Accept", "Attach", "Associate"];
+        let needs = needs.iter().any(|verb| action.starts_with(verb));
+        let slow = needs && seen.slow.as_mut().is_some_and(|slow| slow.insert(text.clone()));
+        let slow = slow.then_some((StatusCode::BAD_REQUEST, "InvalidVpcID.NotFound"));
+        let refused = slow.or_else(|| seen.trouble.answer(seen.actions.len()));
         if refused.is_some() {
             seen.actions.push(action.clone());
         }

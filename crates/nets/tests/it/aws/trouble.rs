@@ -106,3 +106,19 @@ async fn a_success_that_is_told_as_a_failure_makes_nothing_twice() {
     let denied = bed.proxy.denied();
     tarbet_testbed::verified("changes in AWS whose success is told as a failure: none is made twice", denied);
 }
+
+#[tokio::test]
+async fn what_was_made_a_moment_ago_is_waited_for() {
+    let bed = Bed::start().await;
+    bed.proxy.be_slow_to_know();
+    let (aws, mut uris) = (bed.aws(), Vec::new());
+    for number in 0..3 {
+        step(number, &aws, &mut uris).await.unwrap_or_else(|error| panic!("step {number}: {error:?}"));
+    }
+    let out = rule("public", Direction::Outbound, 443, "203.0.113.0/24");
+    aws.add_rules("default", &uris[0].0, vec![out]).await.unwrap();
+    for number in 3..7 {
+        step(number, &aws, &mut uris).await.unwrap_or_else(|error| panic!("step {number}: {error:?}"));
+    }
+    assert!(aws.used_spaces(&places()).await.unwrap().is_empty());
+}

@@ -7,6 +7,7 @@ mod elsewhere;
 mod hostile;
 mod keyboard;
 mod live;
+mod narrow;
 mod views;
 
 use std::path::PathBuf;

@@ -27,7 +27,7 @@ const NAMES: [&str; 12] = [
 ];
 
 /// Every panel, with one text wherever there is a text that others choose.
-fn panels(text: &str) -> Value {
+pub(super) fn panels(text: &str) -> Value {
     let time = "2026-01-01T00:00:00Z";
     let map = |value: Value| Value::Object([(text.to_owned(), value)].into_iter().collect());
     let conditions = json!([{ "type": text, "status": "False", "reason": text, "message": text }]);
@@ -105,24 +105,25 @@ fn panels(text: &str) -> Value {
     })
 }
 
+pub(super) const PANELS: [&str; 13] = [
+    "gateway",
+    "codes",
+    "sites",
+    "links",
+    "requests",
+    "traffic",
+    "health",
+    "nets",
+    "pods",
+    "nodes",
+    "jobs",
+    "federation",
+    "audit",
+];
+
 /// The console with the panels of the name whose turn it is.
 async fn served(turn: &Arc<AtomicUsize>, stop: &CancellationToken) -> String {
-    let names = [
-        "gateway",
-        "codes",
-        "sites",
-        "links",
-        "requests",
-        "traffic",
-        "health",
-        "nets",
-        "pods",
-        "nodes",
-        "jobs",
-        "federation",
-        "audit",
-    ];
-    let console = Console::new(names.map(|name| {
+    let console = Console::new(PANELS.map(|name| {
         let turn = Arc::clone(turn);
         Panel::live(name, move || {
             let text = NAMES[turn.load(SeqCst)];

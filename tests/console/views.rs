@@ -50,6 +50,13 @@ async fn every_view_shows_real_data_in_both_themes_and_at_every_width() {
     }
     sound(&page, "a site whose links are measured").await;
 
+    // What was refused, and nothing else.
+    page.go(&format!("{}/#/audit", up.console())).await.unwrap();
+    page.until(SOON, "document.querySelectorAll('td[data-name=\"Outcome\"]').length > 4").await.unwrap();
+    page.eval("document.querySelector('.filters input[type=\"checkbox\"]').click()").await.unwrap();
+    let refused = "[...document.querySelectorAll('td[data-name=\"Outcome\"]')].map(cell => cell.innerText.slice(2)).join() === 'TB-1201'";
+    page.until(SOON, refused).await.unwrap();
+
     // The story of a request, and the code it failed with.
     page.go(&format!("{}/#/requests", up.console())).await.unwrap();
     page.until(SOON, "document.querySelectorAll('td.wants a').length >= 4").await.unwrap();

@@ -269,8 +269,10 @@ fn dispatch(global: Global, command: Command) -> Result<(), Problem> {
         Command::Config(command) => settings::run(command, load, global.output),
         Command::Explain(args) => explain::run(&args, global.output),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "tarbet", &mut std::io::stdout());
-            Ok(())
+            // Into memory first: who reads it may leave early, as `head` does.
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "tarbet", &mut script);
+            crate::output::Format::Text.text(String::from_utf8_lossy(&script).trim_end())
         }
         Command::Man(args) => man::run(args),
         Command::Version => version(global.output),

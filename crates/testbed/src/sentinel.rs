@@ -195,6 +195,14 @@ impl Sentinels {
                 let wanted = (Some("master"), Some("1"), Some(peers.as_str()));
                 ensure!(seen == wanted, "sentinel {port} sees {seen:?}");
             }
+            for node in self.nodes.iter().filter(|node| node.port() == master) {
+                // It counts a replica for `WAIT` from the first word that it hears of it.
+                let replication = node.command(&["INFO", "replication"]).await?;
+                ensure!(
+                    replication.contains("state=online"),
+                    "the master on port {master} serves no replica yet"
+                );
+            }
             for node in self.nodes.iter().filter(|node| node.port() != master) {
                 let replication = node.command(&["INFO", "replication"]).await?;
                 let linked = replication.contains(&format!("master_port:{master}"))

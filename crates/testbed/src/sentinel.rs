@@ -196,11 +196,14 @@ impl Sentinels {
                 ensure!(seen == wanted, "sentinel {port} sees {seen:?}");
             }
             for node in self.nodes.iter().filter(|node| node.port() == master) {
-                // It counts a replica for `WAIT` from the first word that it hears of it.
+                // A replica is sent what is written, and can confirm it, only after its own first word, up to a second
+                // after it was called online. Until then nothing of what is told here is confirmed.
+                node.command(&["PUBLISH", "settled", ""]).await?;
                 let replication = node.command(&["INFO", "replication"]).await?;
+                let confirmed = replication.lines().find(|line| line.starts_with("slave0:"));
                 ensure!(
-                    replication.contains("state=online"),
-                    "the master on port {master} serves no replica yet"
+                    confirmed.is_some_and(|replica| !replica.contains("offset=0,")),
+                    "the master on port {master} has heard nothing of its replica: {confirmed:?}"
                 );
             }
             for node in self.nodes.iter().filter(|node| node.port() != master) {

@@ -128,9 +128,9 @@ fn strange_machine(folder: &Folder) -> Result<[String; 2]> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn roles_work_in_the_image_and_find_gateways_by_name() -> Result<()> {
-    let (docker, folder, ports) = (Dockerd::start().await?, Folder::new("names")?, Lease::block(4)?);
+    let (docker, folder, ports) = (Dockerd::start().await?, Folder::new("names")?, Lease::block(5)?);
     build(&docker, &folder).await?;
-    let [agents, api, kubernetes, probes] = [0, 1, 2, 3].map(|index| ports.port(index));
+    let [agents, api, kubernetes, probes, private] = [0, 1, 2, 3, 4].map(|index| ports.port(index));
     let own = |name: &str| -> Result<PathBuf> {
         let path = folder.path().join(name);
         fs::create_dir_all(&path)?;
@@ -144,7 +144,8 @@ async fn roles_work_in_the_image_and_find_gateways_by_name() -> Result<()> {
         "store: {{kind: redb, path: /var/lib/tarbet/gateway.redb}}\n\
          observability: {{listen: '127.0.0.1:{probes}'}}\n\
          gateway:\n  name: one\n  admin_token_file: /var/lib/tarbet/admin.token\n  \
-         agents: {{listen: '127.0.0.1:{agents}', {tls}}}\n  api: {{listen: '127.0.0.1:{api}', {tls}}}\n  kubernetes: {{listen: '127.0.0.1:{kubernetes}', {tls}}}\n"
+         agents: {{listen: '127.0.0.1:{agents}', {tls}}}\n  api: {{listen: '127.0.0.1:{api}', {tls}}}\n  kubernetes: {{listen: '127.0.0.1:{kubernetes}', {tls}}}\n  \
+         private: {{listen: '127.0.0.1:{private}'}}\n"
     );
     fs::write(state.join("gateway.yaml"), settings)?;
     // On this machine's network, which the daemon of the test gives as it is; all else as the charts have it.
